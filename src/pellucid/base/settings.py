@@ -1,0 +1,63 @@
+"""Every environment switch Pellucid reads, typed, in one place. Nothing else in the package reads `os.environ`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Switches of one process, read once at the first use.
+
+    threads: PELLUCID_THREADS, CPU threads of the worker pool (default: the cores this process may use).
+    isa: PELLUCID_ISA, forces a CPU instruction path ("avx512bf16", "avx512", "avx2", "neon", "portable"); None picks the best.
+    poison: PELLUCID_POISON=1 fills every fresh buffer with NaN bytes, so that reading unwritten memory shows.
+    cache: PELLUCID_CACHE, folder for compiled kernels (default ~/.cache/pellucid).
+    """
+
+    threads: int
+    isa: str | None
+    poison: bool
+    cache: Path
+
+
+def available_cores() -> int:
+    """CPU cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def read(environ: dict[str, str] | None = None) -> Settings:
+    """Settings from the environment. Raises ConfigError for a value that can't be used."""
+    env = dict(os.environ) if environ is None else environ
+    threads = available_cores()
+    if text := env.get("PELLUCID_THREADS"):
+        if not text.isdecimal() or not text.isascii() or not 1 <= int(text) <= 1024:
+            raise ConfigError("PELLUCID_THREADS", "not a thread count", got=repr(text), expected="1 to 1024")
+        threads = int(text)
+    poison = env.get("PELLUCID_POISON", "0")
+    if poison not in ("0", "1"):
+        raise ConfigError("PELLUCID_POISON", "not a switch", got=repr(poison), expected="0 or 1")
+    isas = ("avx512bf16", "avx512", "avx2", "neon", "portable")
+    isa = env.get("PELLUCID_ISA") or None
+    if isa is not None and isa not in isas:
+        raise ConfigError("PELLUCID_ISA", "unknown instruction path", got=repr(isa), expected=f"one of {', '.join(isas)}")
+    home = env.get("XDG_CACHE_HOME") or "~/.cache"
+    cache = Path(env.get("PELLUCID_CACHE") or Path(home) / "pellucid").expanduser()
+    return Settings(threads=threads, isa=isa, poison=poison == "1", cache=cache)
+
+
+_current: Settings | None = None
+
+
+def settings() -> Settings:
+    """The settings of this process."""
+    global _current
+    if _current is None:
+        _current = read()
+    return _current

@@ -1,0 +1,243 @@
+"""Storage: how files and folders of a checkpoint reach the disk whole or not at all, and how JSON is read back.
+
+Everything is written under a temporary name beside its target, pushed to the disk, and renamed. A writer holds the
+lock of its temporary file or folder, so that the next writer can tell what a killed process left (and removes it)
+from what another process is writing now. A folder can't be exchanged in one step everywhere: the old one first takes
+the name `previous_of(target)`, and readers look there when the target is missing.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..base.errors import CheckpointError
+from ..text.files import StrPath
+from .locks import try_lock
+
+_TEMPORARY = ".pellucid-tmp"
+_PREVIOUS = ".pellucid-old"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_LARGEST_JSON = 1 << 28  # bytes; a vocabulary of a million entries takes 30 MB
+_DEEPEST_JSON = 64
+# A string, complete or cut off by the end, or one bracket. Possessive, so that no input makes it walk back.
+_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+
+
+def reason(error: OSError) -> str:
+    """What the system says, in lower case."""
+    return (error.strerror or type(error).__name__).lower()
+
+
+def unreadable(path: StrPath, error: OSError) -> CheckpointError:
+    return CheckpointError(os.fspath(path), f"cannot be read: {reason(error)}")
+
+
+def unwritable(path: StrPath, error: OSError, *, needed: int) -> CheckpointError:
+    """The refusal of a write; on a full disk it names the bytes needed and free. Call it after the clean-up."""
+    shown, what = os.fspath(path), f"cannot be written: {reason(error)}"
+    if error.errno not in _FULL:
+        return CheckpointError(shown, what)
+    hint = "free some space or choose another folder; what was saved before is unchanged"
+    return CheckpointError(shown, what, got=f"{_free(path):,} bytes free", expected=f"{needed:,} bytes", hint=hint)
+
+
+def _free(path: StrPath) -> int:
+    folder = Path(os.path.realpath(path))
+    while not folder.is_dir():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def replacing(path: StrPath, *, needed: int) -> Iterator[BinaryIO]:
+    """A new file that takes the name `path` when the block ends; `path` is untouched if the block raises.
+
+    Raises:
+        CheckpointError: the file can't be created, written or renamed.
+    """
+    target = Path(os.path.realpath(path))
+    sweep(target.parent)
+    temporary = _temporary(target)
+    try:
+        try:
+            with open(temporary, "xb", buffering=1 << 16) as file:
+                with suppress(OSError):  # a file system without locks: nothing will be swept there either
+                    try_lock(file.fileno())
+                yield file
+                push(file)
+                os.replace(temporary, target)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        sync_folder(target.parent)
+    except OSError as error:
+        raise unwritable(path, error, needed=needed) from error
+
+
+@contextmanager
+def building(target: Path) -> Iterator[Path]:
+    """A new folder beside `target` to write into; `install` it, or it is removed when the block ends or raises.
+
+    Raises:
+        OSError: the folder can't be made.
+    """
+    temporary = _temporary(target)
+    temporary.mkdir()
+    handle = None
+    try:
+        with suppress(OSError):
+            handle = os.open(temporary, os.O_RDONLY)
+            try_lock(handle)
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if handle is not None:
+            os.close(handle)
+
+
+def install(temporary: Path, target: Path) -> None:
+    """Gives a finished folder its name. At every moment `target` or `previous_of(target)` is a complete folder."""
+    sync_folder(temporary)
+    old = previous_of(target)
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        os.rename(target, old)
+    try:
+        os.rename(temporary, target)
+    except OSError:
+        if old.exists() and not target.exists():
+            os.rename(old, target)
+        raise
+    sync_folder(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def remove(folder: Path) -> None:
+    """Removes a folder so that a kill on the way leaves it whole or gone: it loses its name first."""
+    hidden = _temporary(folder)
+    os.rename(folder, hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def previous_of(target: Path) -> Path:
+    """Where the old folder lies for the instant in which a new one takes its name."""
+    return target.with_name(f".{target.name}{_PREVIOUS}")
+
+
+def name_of_previous(entry: str) -> str | None:
+    """The name of the folder that `previous_of` made `entry` of, or None for any other name."""
+    ours = entry.startswith(".") and entry.endswith(_PREVIOUS)
+    return entry[1 : -len(_PREVIOUS)] if ours else None
+
+
+def sweep(folder: Path) -> None:
+    """Removes temporary files and folders that no live process is writing. Never fails: it is only tidying."""
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.name.startswith(".") and entry.name.endswith(_TEMPORARY):
+                _remove_abandoned(entry)
+
+
+def _remove_abandoned(entry: os.DirEntry[str]) -> None:
+    with suppress(OSError):
+        handle = os.open(entry.path, os.O_RDONLY)
+        try:
+            if try_lock(handle):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
+        finally:
+            os.close(handle)
+
+
+def push(file: BinaryIO) -> None:
+    """Everything written so far is on the disk when this returns."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes names in `folder` last through a power cut, where the system lets a folder be opened at all."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _temporary(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{os.urandom(6).hex()}{_TEMPORARY}")
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def encode_json(content: dict[str, Any], *, where: str) -> bytes:
+    """One JSON object as readable UTF-8. Raises CheckpointError for what JSON can't hold exactly."""
+    try:
+        raw = (json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        hint = "store numbers, texts, lists and dicts; None for a number that is not finite"
+        raise CheckpointError(where, f"cannot be stored as JSON: {str(error).splitlines()[0]}", hint=hint) from error
+    decode_json(raw, where=where)
+    return raw
+
+
+def decode_json(raw: bytes, *, where: str, depth: int = _DEEPEST_JSON) -> dict[str, Any]:
+    """The JSON object in `raw`. The nesting is measured before the parser, which recurses, sees it.
+
+    Raises:
+        CheckpointError: not UTF-8, not JSON, nested deeper than `depth`, a key twice, or not an object.
+    """
+    level = 0
+    for found in _BRACKETS.finditer(raw):
+        level += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(found.group()[:1], 0)
+        if level > depth:
+            raise CheckpointError(where, "JSON nested too deeply", expected=f"at most {depth} levels")
+    try:
+        content = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
+    except ValueError as error:
+        first = (str(error).splitlines() or ["?"])[0]
+        raise CheckpointError(where, f"damaged or foreign JSON ({first})") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(where, "not a JSON object", got=type(content).__name__, expected="an object")
+    return content
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("the same key twice")
+    return result
+
+
+def read_small(path: StrPath) -> bytes:
+    """A JSON file's bytes. Raises CheckpointError if it can't be read or is far larger than any such file."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size <= _LARGEST_JSON:
+                return file.read()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    got, expected = f"{size:,} bytes", f"at most {_LARGEST_JSON:,}"
+    raise CheckpointError(os.fspath(path), "too large for a JSON file", got=got, expected=expected)
+
+
+def sha256(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()

@@ -1,0 +1,122 @@
+"""Array: typed, strided memory on a device. The thing kernels take and return; a Tensor is an Array plus autodiff.
+
+An Array never computes and never reads its memory: every method here makes another view of the same buffer by
+changing shape, strides and offset. Whatever needs the numbers goes through the kernels of `array.device`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+from ..base import shapes
+from ..base.dtypes import DType
+from ..base.errors import ShapeError
+
+if TYPE_CHECKING:
+    from .device import Buffer, Device
+
+Shape = tuple[int, ...]
+
+
+class Array:
+    """A view of a device buffer.
+
+    Attributes:
+        buffer: the memory, kept alive by this reference.
+        shape, strides: lengths and steps of the axes; steps in elements.
+        offset: elements from the start of the buffer to the first element.
+        dtype: the element type.
+    """
+
+    __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
+
+    def __init__(self, buffer: Buffer, shape: Shape, dtype: DType, strides: Shape | None = None, offset: int = 0) -> None:
+        self.buffer = buffer
+        self.shape = shape
+        self.dtype = dtype
+        self.strides = shapes.contiguous_strides(shape) if strides is None else strides
+        self.offset = offset
+
+    @property
+    def device(self) -> Device:
+        return self.buffer.device
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements shown (a stretched axis counts as often as it repeats)."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def is_contiguous(self) -> bool:
+        return shapes.is_contiguous(self.shape, self.strides)
+
+    @property
+    def address(self) -> int:
+        """Address of the first element. Only kernels of this array's device may ask."""
+        return self.buffer.address + self.offset * self.dtype.itemsize
+
+    def reshape(self, shape: Sequence[int]) -> Array | None:
+        """The same elements under another shape, or None where the strides do not allow a view."""
+        new = shapes.resolve(shape, self.size)
+        if self.is_contiguous:
+            return Array(self.buffer, new, self.dtype, None, self.offset)
+        strides = shapes.view_strides(self.shape, self.strides, new)
+        return None if strides is None else Array(self.buffer, new, self.dtype, strides, self.offset)
+
+    def permute(self, order: Sequence[int]) -> Array:
+        """Axes in another order."""
+        found = [shapes.axis(a, self.rank, where="permute") for a in order]
+        if sorted(found) != list(range(self.rank)):
+            raise ShapeError("permute", "not a permutation of the axes", got=tuple(order), expected=f"each of 0 to {self.rank - 1} once")
+        shape = tuple(self.shape[a] for a in found)
+        return Array(self.buffer, shape, self.dtype, tuple(self.strides[a] for a in found), self.offset)
+
+    def transpose(self, a: int = -2, b: int = -1) -> Array:
+        """Two axes exchanged."""
+        order = list(range(self.rank))
+        a, b = shapes.axis(a, self.rank, where="transpose"), shapes.axis(b, self.rank, where="transpose")
+        order[a], order[b] = b, a
+        return self.permute(order)
+
+    def expand(self, shape: Sequence[int]) -> Array:
+        """Broadcast to `shape` by steps of zero."""
+        shape = tuple(shape)
+        lead = len(shape) - self.rank
+        if shapes.broadcast(self.shape, shape, where="expand") != shape:
+            raise ShapeError("expand", "does not broadcast", got=self.shape, expected=shape)
+        strides = [0] * lead
+        strides += [0 if n == 1 and m != 1 else s for n, s, m in zip(self.shape, self.strides, shape[lead:], strict=True)]
+        return Array(self.buffer, shape, self.dtype, tuple(strides), self.offset)
+
+    def slice(self, axis: int, start: int, stop: int, step: int = 1) -> Array:
+        """Elements start, start + step, ... before stop along an axis; bounds already resolved, step not zero."""
+        count = max(0, (stop - start + step - (1 if step > 0 else -1)) // step)
+        shape, strides = list(self.shape), list(self.strides)
+        offset = self.offset + (start * strides[axis] if count else 0)
+        shape[axis], strides[axis] = count, strides[axis] * step
+        return Array(self.buffer, tuple(shape), self.dtype, tuple(strides), offset)
+
+    def select(self, axis: int, index: int) -> Array:
+        """One position of an axis; the axis goes."""
+        offset = self.offset + index * self.strides[axis]
+        shape, strides = self.shape[:axis] + self.shape[axis + 1 :], self.strides[:axis] + self.strides[axis + 1 :]
+        return Array(self.buffer, shape, self.dtype, strides, offset)
+
+    def unsqueeze(self, axis: int) -> Array:
+        """A new axis of length 1 before position `axis`."""
+        shape, strides = self.shape[:axis] + (1,) + self.shape[axis:], self.strides[:axis] + (0,) + self.strides[axis:]
+        return Array(self.buffer, shape, self.dtype, strides, self.offset)
+
+    def __repr__(self) -> str:
+        return f"Array(shape={self.shape}, dtype={self.dtype.name}, device={self.device.name!r})"

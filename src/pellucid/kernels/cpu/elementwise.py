@@ -1,0 +1,222 @@
+"""Walking over strided arrays: what every element-by-element kernel is made of.
+
+A `Plan` describes, for one combination of shapes and strides, how the operands run: their common shape with adjacent
+axes merged wherever no operand minds, the innermost axis being the loop that vectorises. Contiguous arrays of one
+shape merge to a single axis, so the general case costs nothing there. Plans are remembered, and reach the compiled
+code as a small array of integers; arrays do by a pointer to their first element (`pointer`), so that one compiled
+kernel serves every rank.
+
+`unary` and `binary` turn a function of numbers into such a kernel; `map1` and `map2` run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...base import dtypes, shapes
+from ...base.dtypes import DType
+from ...base.shapes import Shape
+from ...device import Array, cpu
+from .formats import load, store
+from .functions import inner
+from .launch import Kernel, kernel
+
+GRAIN = 8192  # elements a chunk: a few microseconds of work
+_REMEMBERED = 4096
+_ONE = (1,)
+
+
+def pointer(x: Array) -> Array:
+    """The first element of `x` as an array of length 1, for kernels that address the others from there."""
+    return Array(x.buffer, _ONE, x.dtype, _ONE, x.offset)
+
+
+def words(values: list[int]) -> Array:
+    """Integers as an argument of a kernel."""
+    return cpu.upload(np.asarray(values, np.int64), dtypes.int64)
+
+
+class Plan:
+    """How k operands run through `size` elements of a common `shape`.
+
+    `table` holds the length of the innermost axis, the number of the outer ones, k innermost steps, then for each
+    outer axis, from the inside out, its length and k steps.
+    """
+
+    __slots__ = ("shape", "size", "strides", "table")
+
+    def __init__(self, shape: Shape, operands: list[Shape]) -> None:
+        self.shape, self.strides = shape, shapes.contiguous_strides(shape)
+        axes = merged(shape, operands)
+        self.size = 0 if 0 in shape else 1
+        for n, _ in axes:
+            self.size *= n
+        n, steps = axes[-1]
+        values = [n, len(axes) - 1, *steps]
+        for n, steps in reversed(axes[:-1]):
+            values += [n, *steps]
+        self.table = words(values)
+
+
+def merged(shape: Shape, operands: list[Shape]) -> list[tuple[int, Shape]]:
+    """Axes as (length, a step for each operand), without those of length 1, neighbours joined where all steps allow it."""
+    axes: list[tuple[int, Shape]] = []
+    for n, *steps in zip(shape, *operands, strict=True):
+        if n == 1:
+            continue
+        if axes and all(outer == n * step for outer, step in zip(axes[-1][1], steps, strict=True)):
+            axes[-1] = (axes[-1][0] * n, tuple(steps))
+        else:
+            axes.append((n, tuple(steps)))
+    return axes or [(1, (1,) * len(operands))]
+
+
+_plans: dict[tuple[Shape, ...], Plan] = {}
+
+
+def plan(*operands: Shape) -> Plan:
+    """The plan for a fresh result of the operands given as shape, strides, shape, strides, ... that broadcast."""
+    found = _plans.get(operands)
+    if found is None:
+        shape = operands[0] if len(operands) == 2 else shapes.broadcast(*operands[::2])
+        steps = [_stretched(s, t, shape) for s, t in zip(operands[::2], operands[1::2], strict=True)]
+        found = _keep(operands, Plan(shape, [shapes.contiguous_strides(shape), *steps]))
+    return found
+
+
+def plan_of(target: Array) -> Plan:
+    """The plan for one strided array alone."""
+    key = (target.shape, target.strides, ())
+    found = _plans.get(key)
+    return _keep(key, Plan(target.shape, [target.strides])) if found is None else found
+
+
+def plan_into(target: Array, source: Array) -> Plan:
+    """The plan for writing `source`, broadcast, into a strided target."""
+    key = (target.shape, target.strides, source.shape, source.strides, ())
+    found = _plans.get(key)
+    if found is None:
+        steps = [target.strides, _stretched(source.shape, source.strides, target.shape)]
+        found = _keep(key, Plan(target.shape, steps))
+    return found
+
+
+def _keep(key: tuple[Shape, ...], made: Plan) -> Plan:
+    if len(_plans) >= _REMEMBERED:
+        _plans.clear()
+    _plans[key] = made
+    return made
+
+
+def _stretched(shape: Shape, strides: Shape, to: Shape) -> Shape:
+    lead = len(to) - len(shape)
+    return (0,) * lead + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
+
+
+# --- inside the kernels -----------------------------------------------------------------------------------------------
+
+
+@inner
+def start(table, k, operand, row):
+    """Steps from the first element of an operand to its first element in a row of the innermost axis."""
+    position, at = 0, 2 + k
+    for _ in range(load(table, 1)):
+        n = load(table, at)
+        above = row // n
+        position += (row - above * n) * load(table, at + 1 + operand)
+        row, at = above, at + k + 1
+    return position
+
+
+@inner
+def run1(function, y, x, i, j, dy, dx, n):
+    """y = function(x) for n elements from positions i and j on."""
+    if dy == 1 and dx == 1:
+        for k in range(n):
+            store(y, i + k, function(load(x, j + k)))
+    else:
+        for k in range(n):
+            store(y, i + k * dy, function(load(x, j + k * dx)))
+
+
+@inner
+def run2(function, y, a, b, i, j, l, dy, da, db, n):  # noqa: E741
+    """y = function(a, b) for n elements from positions i, j and l on."""
+    if dy == 1 and da == 1 and db == 1:
+        for k in range(n):
+            store(y, i + k, function(load(a, j + k), load(b, l + k)))
+    elif dy == 1 and da == 1 and db == 0:
+        right = load(b, l)
+        for k in range(n):
+            store(y, i + k, function(load(a, j + k), right))
+    else:
+        for k in range(n):
+            store(y, i + k * dy, function(load(a, j + k * da), load(b, l + k * db)))
+
+
+def unary(function: Callable[..., Any]) -> Kernel:
+    """The kernel y = function(x); elements lo to hi-1 in the order of the result."""
+    scalar = inner(function)
+
+    def body(lo, hi, y, x, table):
+        width = load(table, 0)
+        i = lo
+        while i < hi:
+            row = i // width
+            column = i - row * width
+            n = min(hi - i, width - column)
+            dy, dx = load(table, 2), load(table, 3)
+            run1(scalar, y, x, start(table, 2, 0, row) + column * dy, start(table, 2, 1, row) + column * dx, dy, dx, n)
+            i += n
+
+    body.__name__ = function.__name__
+    return kernel(body)
+
+
+def binary(function: Callable[..., Any]) -> Kernel:
+    """The kernel y = function(a, b); elements lo to hi-1 in the order of the result."""
+    scalar = inner(function)
+
+    def body(lo, hi, y, a, b, table):
+        width = load(table, 0)
+        i = lo
+        while i < hi:
+            row = i // width
+            column = i - row * width
+            n = min(hi - i, width - column)
+            dy, da, db = load(table, 2), load(table, 3), load(table, 4)
+            iy = start(table, 3, 0, row) + column * dy
+            ia = start(table, 3, 1, row) + column * da
+            ib = start(table, 3, 2, row) + column * db
+            run2(scalar, y, a, b, iy, ia, ib, dy, da, db, n)
+            i += n
+
+    body.__name__ = function.__name__
+    return kernel(body)
+
+
+# --- running them -----------------------------------------------------------------------------------------------------
+
+
+def fresh(p: Plan, like: Array, dtype: DType) -> Array:
+    """The result of a plan, uninitialised."""
+    return Array(like.buffer.device.allocate(p.size * dtype.itemsize), p.shape, dtype, p.strides)
+
+
+def map1(function: Kernel, x: Array, dtype: DType | None = None) -> Array:
+    """A fresh array of function(x)."""
+    p = plan(x.shape, x.strides)
+    y = fresh(p, x, dtype or x.dtype)
+    function(p.size, GRAIN, pointer(y), pointer(x), p.table)
+    return y
+
+
+def map2(function: Kernel, a: Array, b: Array, dtype: DType | None = None) -> Array:
+    """A fresh array of function(a, b), broadcast."""
+    p = plan(a.shape, a.strides, b.shape, b.strides)
+    y = fresh(p, a, dtype or a.dtype)
+    function(p.size, GRAIN, pointer(y), pointer(a), pointer(b), p.table)
+    return y

@@ -1,0 +1,291 @@
+"""How a matrix product is cut into passes: the plan between `matmul.py`, which launches, and `gemm_ir.py`, which computes.
+
+A product runs as pairs of parallel passes: pack both operands into panels, then multiply panels into tiles of the
+result. The packed operands of a block stay in the last-level cache; k is cut first, then the larger operand, while
+the smaller one stays packed. Nothing here depends on addresses or on the number of threads, so a plan is made once
+for a combination of shapes, strides and dtypes, and every sum runs over k in one order, whoever computes it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+from ...base import dtypes, shapes
+from ...base.dtypes import DType
+from ...device import Array
+from . import gemm_ir, ir
+from .gemm_ir import SIZE, WORD, WORDS, Format
+
+_K_BYTES = 2048  # of one line in a block of k: a panel of each operand stays in the first two cache levels
+_PACKED_BYTES = 6 << 20  # of packed operands in a block: they stay in the last cache level
+_GROUP_BYTES = 256 << 10  # of b's panels in a task: they stay in the second cache level
+_TASKS = 24  # wanted in a pass, so that threads finish together
+_TASK_FLOPS = 1 << 19  # a smaller task is not worth its launch
+_PACK_VALUES = 1 << 14  # the same for packing, in elements
+_ROW_BYTES = 1024  # of neighbouring lines packed together where they are contiguous in memory
+
+Cut = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Native:
+    """Addresses of one packed format's code."""
+
+    tile: int
+    pack_pass: int
+    multiply_pass: int
+
+
+@cache
+def native(form: Format) -> Native:
+    """Compiles (or loads) the tile kernels and passes of a packed format.
+
+    `native(form).tile` is the building block for other kernels that multiply packed panels, a native function
+
+        void(i64 steps, ptr a, ptr b, ptr c, i64 c_row, ptr init, i64 init_row, i64 rows, i64 columns, i64 result)
+
+    c[i, j] = init[i, j] + sum over steps of a[step, i] * b[step, j],   i < rows <= form.rows, j < columns <= form.columns.
+    a, b: one packed panel each, (steps, form.rows) and (steps, form.columns) of `form.unit`; b at a multiple of 64
+    bytes. init: float32 (float64 for "float64"), may be c itself, 0 for none. c_row, init_row: bytes from row to row.
+    result: gemm_ir.PLAIN (as accumulated), BFLOAT16 or FLOAT16. Never writes outside rows x columns.
+    """
+    engine = ir.compile_functions(gemm_ir.product_text(form), form.isa)
+    return Native(*(engine.get_function_address(name) for name in ("tile", "pack_pass", "multiply_pass")))
+
+
+@cache
+def packers(form: Format, source: DType) -> dict[str, int]:
+    """Addresses of the native functions that pack panels of "a" and of "b" from a dtype:
+
+        void(ptr source, i64 line_step, i64 k_step, i64 lines, i64 k, ptr packed, i64 panel_bytes)
+
+    Lines are rows of a or columns of b; steps in bytes; panel p of the lines goes to packed + p * panel_bytes, which
+    is at least `panel_bytes(form, width, k)`.
+    """
+    engine = ir.compile_functions(gemm_ir.packing_text(form, source.name), form.isa)
+    return {side: engine.get_function_address(f"pack_{side}") for side in "ab"}
+
+
+def panel_bytes(form: Format, width: int, k: int) -> int:
+    """Bytes of a packed panel of `width` lines, a multiple of 64."""
+    return (-(-k // form.per_step) * width * SIZE[form.unit] + 63) & -64
+
+
+@dataclass(frozen=True)
+class Step:
+    """A pack pass and a multiply pass, either of which may have no items. `words` holds offsets where a run adds addresses."""
+
+    words: array[int]
+    packs: int
+    tasks: int
+    pack_grain: int
+    task_grain: int
+    b: str  # what is packed as b: "b" or "bias"
+    init: str  # what the word `init` is relative to: "bias", "scratch", "y" or "none"
+    target: str  # what the word `c` is relative to: "y" or "scratch"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a product but its addresses."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    steps: tuple[Step, ...]
+    scratch_bytes: int
+    native: Native
+    offsets: tuple[array[int], ...]  # of the batches; the steps hold their addresses
+
+
+def make(a: Array, b: Array, bias: Array | None, form: Format, dtype: DType, shape: tuple[int, ...]) -> Plan:
+    """The plan of a product of operands with one batch shape."""
+    if not prod(shape):
+        return Plan(shape, dtype, (), 0, native(form), ())
+    planner = _Planner(*_merged(a, b), bias, form, dtype)
+    steps = tuple(planner.steps())
+    return Plan(shape, dtype, steps, planner.scratch, native(form), planner.offsets)
+
+
+def _merged(a: Array, b: Array) -> tuple[Array, Array]:
+    """With one b for all batches, a's batches become rows where its strides allow: one large product."""
+    if a.rank > 2 and all(s == 0 or n == 1 for n, s in zip(b.shape[:-2], b.strides, strict=False)):
+        rows = a.reshape((prod(a.shape[:-1]), a.shape[-1]))
+        if rows is not None:
+            return rows, Array(b.buffer, b.shape[-2:], b.dtype, b.strides[-2:], b.offset)
+    return a, b
+
+
+def _batch_offsets(x: Array) -> array[int]:
+    """Bytes from the first element to each batch of (..., rows, columns)."""
+    found = [0]
+    for n, s in zip(x.shape[:-2], x.strides, strict=False):
+        found = [f + i * s * x.dtype.itemsize for f in found for i in range(n)]
+    return array("q", found)
+
+
+def _cuts(n: int, at_most: int, unit: int) -> list[Cut]:
+    """0 to n in nearly equal blocks of at most `at_most` (at least `unit`), each but the last a multiple of `unit`."""
+    pieces = max(1, -(-n // max(at_most, unit)))
+    size = max(1, -(-n // pieces // unit)) * unit
+    return [(i, min(i + size, n)) for i in range(0, max(n, 1), size)]
+
+
+class _Planner:
+    """Cuts one product into steps."""
+
+    def __init__(self, a: Array, b: Array, bias: Array | None, form: Format, dtype: DType) -> None:
+        self.bias, self.form = bias, form
+        self.m, self.k, self.n = a.shape[-2], a.shape[-1], b.shape[-1]
+        # the operands as the packing sees them: array, line stride, k stride, lines in a panel
+        self.sides = {"a": (a, a.strides[-2], a.strides[-1], form.rows), "b": (b, b.strides[-1], b.strides[-2], form.columns)}
+        self.sum_bytes = SIZE[form.accumulator]
+        self.result = {dtypes.bfloat16: gemm_ir.BFLOAT16, dtypes.float16: gemm_ir.FLOAT16}.get(dtype, gemm_ir.PLAIN)
+        self.result_bytes = dtype.itemsize
+        self.offsets = (_batch_offsets(a), _batch_offsets(b))
+        self.batches = len(self.offsets[0])
+        self.scratch = 0
+        self._cut()
+
+    def _take(self, nbytes: int) -> int:
+        """Room in scratch; returns its offset."""
+        start = self.scratch
+        self.scratch += (nbytes + 63) & -64
+        return start
+
+    def _packed_bytes(self, side: str, lines: int, k: int) -> int:
+        width = self.sides[side][3]
+        return panel_bytes(self.form, width, k) * -(-lines // width)
+
+    def _cut(self) -> None:
+        """Decides the blocks, and the room for them."""
+        form = self.form
+        unit = form.lanes * form.per_step
+        self.k_cuts = _cuts(self.k, _K_BYTES * form.per_step // SIZE[form.unit], unit)
+        k = self.k_cuts[0][1]
+        lengths = {"a": self.m, "b": self.n}
+        sizes = {side: self._packed_bytes(side, n, k) for side, n in lengths.items()}
+        self.stays = "a" if sizes["a"] <= sizes["b"] else "b"
+        self.moves = "b" if self.stays == "a" else "a"
+        self.cuts: dict[str, list[Cut]] = {}
+        room = _PACKED_BYTES
+        for side, share in ((self.stays, 2), (self.moves, 1)):
+            lines = room // share // max(1, sizes[side] // lengths[side])
+            self.cuts[side] = _cuts(lengths[side], lines, self.sides[side][3])
+            room -= self._packed_bytes(side, self.cuts[side][0][1], k)
+        self.at_once = max(1, min(self.batches, _PACKED_BYTES // max(1, sum(sizes.values()))))
+        self.packed = {side: self._take(self._packed_bytes(side, self.cuts[side][0][1], k) * self.at_once) for side in "ab"}
+        narrow = self.result != gemm_ir.PLAIN and len(self.k_cuts) > 1
+        self.partial = self._take(self.m * self.n * self.sum_bytes * self.at_once) if narrow else None
+
+    def steps(self) -> Iterator[Step]:
+        init = ("none", 0)
+        if self.bias is not None:
+            plain = dtypes.float64 if self.sum_bytes == 8 else dtypes.float32
+            init = ("bias", 0)
+            if self.bias.dtype is not plain or (self.bias.strides != (1,) and self.n > 1):
+                step, at = self._bias(plain)
+                init = ("scratch", at)
+                yield step
+        for first in range(0, self.batches, self.at_once):
+            count = min(self.at_once, self.batches - first)
+            for k in self.k_cuts:
+                for stay in self.cuts[self.stays]:
+                    for i, move in enumerate(self.cuts[self.moves]):
+                        blocks = {self.stays: stay, self.moves: move}
+                        yield self._step(first, count, k, blocks, fresh=i == 0, bias=init)
+
+    def _step(self, first: int, count: int, k: Cut, blocks: dict[str, Cut], *, fresh: bool, bias: tuple[str, int]) -> Step:
+        words = dict.fromkeys(WORDS, 0)
+        words["k"] = k[1] - k[0]
+        words["steps"] = -(-words["k"] // self.form.per_step)
+        groups = 0
+        for side in "ab":
+            self._operand(words, side, first, k, blocks[side])
+            if side == self.stays and not fresh:
+                words[f"{side}_groups"] = 0
+            groups += words[f"{side}_groups"]
+        tasks = self._tasks(words) * count
+        (row, _), (column, _) = blocks["a"], blocks["b"]
+        last = k[1] == self.k
+        target, words["result"], size, batch = "y", self.result, self.result_bytes, first
+        if self.partial is not None and not last:
+            target, words["result"], size, batch = "scratch", gemm_ir.PLAIN, self.sum_bytes, 0
+        words["c_row"], words["c_column"], words["c_batch"] = self.n * size, size, self.m * self.n * size
+        words["c"] = batch * words["c_batch"] + row * words["c_row"] + column * size
+        if target == "scratch":
+            words["c"] += self.partial or 0
+        words["init_column"] = self.sum_bytes
+        init, words["init"] = bias[0], bias[1] + column * self.sum_bytes
+        if k[0] > 0:  # go on from the sums of the blocks of k before
+            init = "y" if self.partial is None else "scratch"
+            words["init_row"], words["init_batch"] = self.n * self.sum_bytes, self.m * self.n * self.sum_bytes
+            start = self.partial if self.partial is not None else first * words["init_batch"]
+            words["init"] = start + row * words["init_row"] + column * self.sum_bytes
+        if init == "none":
+            words["init"] = 0
+        packs = groups * count if words["k"] else 0
+        values = count * words["k"] * (words["a_lines"] * fresh + words["b_lines"])
+        flops = 2 * count * words["k"] * words["a_lines"] * words["b_lines"]
+        pack_grain = max(1, packs) if values < _PACK_VALUES else 1
+        return Step(self._array(words), packs, tasks, pack_grain, tasks if flops < _TASK_FLOPS else 1, "b", init, target)
+
+    def _operand(self, words: dict[str, int], side: str, first: int, k: Cut, lines: Cut) -> None:
+        """The words about one operand of a block."""
+        x, line_stride, k_stride, width = self.sides[side]
+        size = x.dtype.itemsize
+        count = lines[1] - lines[0]
+        panels = -(-count // width)
+        per_group = 1
+        if line_stride == 1 and k_stride != 1:
+            per_group = max(1, min(_ROW_BYTES // (width * size), panels // 8))
+        found = {
+            "source": (lines[0] * line_stride + k[0] * k_stride) * size,
+            "line_step": line_stride * size,
+            "k_step": k_stride * size,
+            "lines": count,
+            "per_group": per_group,
+            "groups": -(-panels // per_group),
+            "packed": self.packed[side],
+            "panel_bytes": panel_bytes(self.form, width, words["k"]),
+            "batch_bytes": self._packed_bytes(side, count, words["k"]),
+            "offsets": self.offsets["ab".index(side)].buffer_info()[0] + 8 * first,
+            "pack": packers(self.form, x.dtype)[side],
+        }
+        words.update({f"{side}_{name}": value for name, value in found.items()})
+
+    def _tasks(self, words: dict[str, int]) -> int:
+        """Cuts a block into tasks of panels x panels; returns their number for one batch."""
+        form = self.form
+        a_panels, b_panels = -(-words["a_lines"] // form.rows), -(-words["b_lines"] // form.columns)
+        tile = max(1, 2 * form.rows * form.columns * words["k"])
+        wanted = max(1, -(-_TASK_FLOPS // tile), a_panels * b_panels // _TASKS)  # tiles in a task
+        b_per = max(1, min(b_panels, wanted, _GROUP_BYTES // max(64, words["b_panel_bytes"])))
+        b_per = -(-b_panels // -(-b_panels // b_per))
+        a_per = max(1, min(a_panels, wanted // b_per))
+        a_per = -(-a_panels // -(-a_panels // a_per))
+        words["a_per_task"], words["b_per_task"] = a_per, b_per
+        words["rows_of_tasks"], words["columns_of_tasks"] = -(-a_panels // a_per), -(-b_panels // b_per)
+        return words["rows_of_tasks"] * words["columns_of_tasks"]
+
+    def _bias(self, plain: DType) -> tuple[Step, int]:
+        """Packs the bias as a b with one step, which makes it contiguous in the dtype of the sums; and where it then is."""
+        assert self.bias is not None
+        form = Format(plain.name, self.form.isa)
+        row = panel_bytes(form, form.columns, 1)
+        at = self._take(row * -(-self.n // form.columns))
+        words = dict.fromkeys(WORDS, 0)
+        size = self.bias.dtype.itemsize
+        found = {"line_step": self.bias.strides[0] * size, "lines": self.n, "per_group": -(-self.n // form.columns), "groups": 1}
+        found |= {"packed": at, "panel_bytes": row, "pack": packers(form, self.bias.dtype)["b"]}
+        found |= {"offsets": self.offsets[0].buffer_info()[0]}
+        words.update({f"b_{name}": value for name, value in found.items()})
+        words["k"] = 1
+        return Step(self._array(words), 1, 0, 1, 1, "bias", "none", "y"), at
+
+    def _array(self, words: dict[str, int]) -> array[int]:
+        assert len(words) == len(WORD)
+        return array("q", words.values())

@@ -1,0 +1,103 @@
+"""The CPU's instruction paths: which one this process uses, and how the generated code looks on each.
+
+Sits below every generated kernel: `current()` names the path, `Isa` says how wide a vector is, how large the register
+tile of the matrix product is, and what to tell LLVM. The choice is made once, from the features LLVM reports for the
+host; settings().isa forces another, and one the host lacks is refused, never replaced. Each path is compiled for its
+own baseline processor, not for the host, so a machine that can run a path tests what older machines will run.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from ...base.errors import DeviceError
+from ...base.settings import settings
+
+
+@dataclass(frozen=True)
+class Isa:
+    """One instruction path.
+
+    vector: bytes of a vector register.
+    rows, vectors: the register tile of the matrix product, `rows` x (`vectors` vectors of columns).
+    bf16: whether products of bfloat16 pairs are one instruction.
+    fused: multiply-add is one instruction with one rounding.
+    half: float16 conversions are instructions.
+    machine, cpu: what to compile for (a value of `platform.machine()`, an LLVM processor name; "" is the baseline).
+    needs: LLVM features the host must report; also switched on in the compiler.
+    """
+
+    name: str
+    vector: int
+    rows: int
+    vectors: int
+    bf16: bool
+    fused: bool
+    half: bool
+    machine: str | None
+    cpu: str
+    needs: tuple[str, ...]
+
+    @property
+    def features(self) -> str:
+        """LLVM's feature string."""
+        return ",".join(f"+{f}" for f in self.needs)
+
+
+_AVX2 = ("avx2", "fma", "f16c", "bmi2")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
+
+#: Best first. Tiles fill the registers: accumulators + one step of columns + a broadcast row value.
+ALL = (
+    Isa("avx512bf16", 64, 12, 2, True, True, True, "x86_64", "x86-64-v4", (*_AVX512, "avx512bf16")),
+    Isa("avx512", 64, 12, 2, False, True, True, "x86_64", "x86-64-v4", _AVX512),
+    Isa("avx2", 32, 6, 2, False, True, True, "x86_64", "x86-64-v3", _AVX2),
+    Isa("neon", 16, 12, 2, False, True, True, "aarch64", "generic", ("neon",)),
+    Isa("portable", 16, 4, 2, False, False, False, None, "", ()),
+)
+_BY_NAME = {isa.name: isa for isa in ALL}
+
+
+@cache
+def _host() -> tuple[str, frozenset[str]]:
+    machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    features = frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+    return machine, features | {"neon"} if machine == "aarch64" else features
+
+
+def runs_here(isa: Isa) -> bool:
+    """Whether the host has every instruction the path uses."""
+    machine, features = _host()
+    return isa.machine in (None, machine) and features.issuperset(isa.needs)
+
+
+def available() -> tuple[Isa, ...]:
+    """The paths the host can run, best first."""
+    return tuple(isa for isa in ALL if runs_here(isa))
+
+
+@cache
+def named(name: str) -> Isa:
+    """The path of that name. Raises DeviceError if the host lacks an instruction it needs."""
+    isa = _BY_NAME.get(name)
+    if isa is None or not runs_here(isa):
+        names = ", ".join(i.name for i in available())
+        raise DeviceError(
+            "PELLUCID_ISA",
+            "this processor does not have the instruction path",
+            got=repr(name),
+            expected=f"one of {names}",
+            hint="unset PELLUCID_ISA to use the best one",
+        )
+    return isa
+
+
+@cache
+def current() -> Isa:
+    """The path of this process: settings().isa where given, otherwise the best the host can run."""
+    forced = settings().isa
+    return available()[0] if forced is None else named(forced)

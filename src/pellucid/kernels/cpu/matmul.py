@@ -1,0 +1,93 @@
+"""Matrix products on the CPU: checks, the memory of plans, and the launches that carry a plan out.
+
+The work is planned in `gemm_plan.py` and done by the code that `gemm_ir.py` generates. A plan depends on shapes,
+strides and dtypes only and is remembered, so a repeated product costs filling in addresses and two launches.
+"""
+
+from __future__ import annotations
+
+from ...base import dtypes, shapes
+from ...base.dtypes import DType
+from ...base.errors import DTypeError, ShapeError
+from ...device import Array, pool
+from . import gemm_plan, isa
+from .gemm_ir import WORD, Format
+from .gemm_plan import Plan
+
+_PLANS = 4096  # remembered
+_plans: dict[object, Plan] = {}
+_A, _B = WORD["a_source"], WORD["b_source"]
+_A_PACKED, _B_PACKED, _C, _INIT = WORD["a_packed"], WORD["b_packed"], WORD["c"], WORD["init"]
+
+
+def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DType | None = None) -> Array:
+    """y = a @ b + bias.   a: (..., M, K), b: (..., K, N), bias: (N,), batch axes broadcast, any strides.
+
+    The result has the dtype in which a and b are computed together; narrow floats are accumulated in float32.
+    operand_dtype: bfloat16 rounds a and b to it while packing (mixed precision); sums stay float32.
+
+    Raises:
+        ShapeError: axes that do not fit.
+        DTypeError: a dtype that is not a float, or an operand_dtype other than bfloat16.
+    """
+    about_bias = None if bias is None else (bias.shape, bias.strides, bias.dtype)
+    path = isa.current()
+    key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, about_bias, operand_dtype, path)
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) >= _PLANS:
+            _plans.clear()
+        plan = _plans[key] = _checked_plan(a, b, bias, operand_dtype, path)
+    return _run(plan, a, b, bias)
+
+
+def _run(plan: Plan, a: Array, b: Array, bias: Array | None) -> Array:
+    device = a.buffer.device
+    y = device.empty(plan.shape, plan.dtype)
+    scratch = device.allocate(plan.scratch_bytes)
+    base, a_address = scratch.address, a.address
+    starts = {"b": b.address, "y": y.address, "scratch": base, "none": 0}
+    if bias is not None:
+        starts["bias"] = bias.address
+    code = plan.native
+    for step in plan.steps:
+        block = step.words[:]
+        address = block.buffer_info()[0]
+        block[_A] += a_address
+        block[_B] += starts[step.b]
+        block[_A_PACKED] += base
+        block[_B_PACKED] += base
+        block[_C] += starts[step.target]
+        block[_INIT] += starts[step.init]
+        pool.run(code.pack_pass, address, step.packs, step.pack_grain)
+        pool.run(code.multiply_pass, address, step.tasks, step.task_grain)
+    return y
+
+
+def _checked_plan(a: Array, b: Array, bias: Array | None, operand: DType | None, path: isa.Isa) -> Plan:
+    if a.rank < 2 or b.rank < 2 or a.shape[-1] != b.shape[-2]:
+        got, expected = f"{a.shape} @ {b.shape}", "(..., M, K) @ (..., K, N)"
+        raise ShapeError("matmul", "shapes do not multiply", got=got, expected=expected)
+    batch = shapes.broadcast(a.shape[:-2], b.shape[:-2], where="matmul")
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    if bias is not None and bias.shape != shape[-1:]:
+        raise ShapeError("matmul", "the bias does not fit", got=bias.shape, expected=shape[-1:])
+    form = _format(a.dtype, b.dtype, operand, path)
+    a, b = a.expand((*batch, *a.shape[-2:])), b.expand((*batch, *b.shape[-2:]))
+    return gemm_plan.make(a, b, bias, form, dtypes.promote(a.dtype, b.dtype), shape)
+
+
+def _format(a: DType, b: DType, operand: DType | None, path: isa.Isa) -> Format:
+    """The packed format in which operands are multiplied."""
+    for dtype in (a, b):
+        if not dtype.is_float:
+            expected = ", ".join(d.name for d in dtypes.FLOATS)
+            raise DTypeError("matmul", "not a number format of matrix products", got=dtype.name, expected=f"one of {expected}")
+    if operand not in (None, dtypes.bfloat16):
+        raise DTypeError("matmul", "operands can't be rounded to this", got=operand, expected="bfloat16 or None")
+    together = dtypes.promote(a, b)
+    if together is dtypes.float64 and operand is None:
+        return Format("float64", path)
+    if dtypes.bfloat16 in (operand, together):
+        return Format("pairs" if path.bf16 else "rounded", path)
+    return Format("float32", path)

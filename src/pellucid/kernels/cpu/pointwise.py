@@ -1,0 +1,543 @@
+"""Element by element: copies and casts, arithmetic with broadcasting, comparisons, activations, dropout.
+
+Each operation is a function of numbers, made a kernel by `unary` or `binary`, and the public function that runs it;
+see `elementwise` for how arrays of any strides are walked. Arithmetic is in float32 for the 16-bit formats and in
+the type itself for all others.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...base import dtypes
+from ...base.dtypes import DType
+from ...device import Array
+from . import functions
+from .elementwise import GRAIN, binary, fresh, map1, map2, plan, plan_into, plan_of, pointer, start, unary
+from .formats import element, load, put, store
+from .functions import like
+from .launch import Kernel, kernel
+from .philox import philox
+
+_ROOT = math.sqrt(2 / math.pi)
+_CUBIC = 0.044715
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _move(lo, hi, y, x, table):
+    """y = x, bit for bit, both strided; elements lo to hi-1."""
+    width = load(table, 0)
+    dy, dx = load(table, 2), load(table, 3)
+    i = lo
+    while i < hi:
+        row = i // width
+        column = i - row * width
+        n = min(hi - i, width - column)
+        to, at = start(table, 2, 0, row) + column * dy, start(table, 2, 1, row) + column * dx
+        if dy == 1 and dx == 1:
+            for k in range(n):
+                put(y, to + k, element(x, at + k))
+        else:
+            for k in range(n):
+                put(y, to + k * dy, element(x, at + k * dx))
+        i += n
+
+
+@unary
+def _convert(x):
+    return x
+
+
+@unary
+def _truncate(x):
+    return np.int64(x)
+
+
+@unary
+def _nonzero(x):
+    return x != 0
+
+
+@kernel
+def _fill(lo, hi, y, value, table):
+    """y = value, y strided; elements lo to hi-1."""
+    width = load(table, 0)
+    step = load(table, 2)
+    i = lo
+    while i < hi:
+        row = i // width
+        column = i - row * width
+        n = min(hi - i, width - column)
+        to = start(table, 1, 0, row) + column * step
+        if step == 1:
+            for k in range(n):
+                store(y, to + k, value)
+        else:
+            for k in range(n):
+                store(y, to + k * step, value)
+        i += n
+
+
+def _conversion(source: DType, target: DType) -> Kernel:
+    if source is target:
+        return _move
+    if target.kind == "bool":
+        return _nonzero
+    return _truncate if source.is_float and not target.is_float else _convert
+
+
+def copy(x: Array) -> Array:
+    """The elements of any strided view as a fresh contiguous array."""
+    return map1(_move, x)
+
+
+def cast(x: Array, *, dtype: DType) -> Array:
+    """Elements in another dtype: round to nearest even; float to integer truncates; to bool is x != 0."""
+    return map1(_conversion(x.dtype, dtype), x, dtype)
+
+
+def assign_(target: Array, source: Array) -> None:
+    """target[...] = source, broadcast to the target's shape and cast to its dtype."""
+    p = plan_into(target, source)
+    _conversion(source.dtype, target.dtype)(p.size, GRAIN, pointer(target), pointer(source), p.table)
+
+
+def fill_(target: Array, *, value: float) -> None:
+    """Every element of target = value."""
+    p = plan_of(target)
+    _fill(p.size, GRAIN, pointer(target), float(value) if target.dtype.is_float else int(value), p.table)
+
+
+# --- one argument -----------------------------------------------------------------------------------------------------
+
+
+@unary
+def _neg(x):
+    return -x
+
+
+@unary
+def _abs(x):
+    return functions.magnitude(x)
+
+
+@unary
+def _sign(x):
+    return like(1, x) if x > 0 else (like(-1, x) if x < 0 else x)
+
+
+@unary
+def _exp(x):
+    return functions.exp(x)
+
+
+@unary
+def _log(x):
+    return math.log(x)
+
+
+@unary
+def _sqrt(x):
+    return math.sqrt(x)
+
+
+@unary
+def _sin(x):
+    return math.sin(x)
+
+
+@unary
+def _cos(x):
+    return math.cos(x)
+
+
+@unary
+def _tanh(x):
+    return functions.tanh(x)
+
+
+@unary
+def _sigmoid(x):
+    return functions.sigmoid(x)
+
+
+@unary
+def _relu(x):
+    return functions.larger(x, like(0, x))
+
+
+@unary
+def _gelu(x):
+    return x * functions.normal(x)[0]
+
+
+@unary
+def _gelu_tanh(x):
+    u = like(_ROOT, x) * (x + like(_CUBIC, x) * x * x * x)
+    return like(0.5, x) * x * (like(1, x) + functions.tanh(u))
+
+
+@unary
+def _silu(x):
+    return x * functions.sigmoid(x)
+
+
+def neg(x: Array) -> Array:
+    """y = -x"""
+    return map1(_neg, x)
+
+
+def abs(x: Array) -> Array:
+    """y = |x|"""
+    return map1(_abs, x)
+
+
+def sign(x: Array) -> Array:
+    """y = -1, 0 or 1; NaN stays NaN"""
+    return map1(_sign, x)
+
+
+def exp(x: Array) -> Array:
+    """y = e**x"""
+    return map1(_exp, x)
+
+
+def log(x: Array) -> Array:
+    """y = ln x"""
+    return map1(_log, x)
+
+
+def sqrt(x: Array) -> Array:
+    """y = x**0.5"""
+    return map1(_sqrt, x)
+
+
+def sin(x: Array) -> Array:
+    """y = sin x, x in radians"""
+    return map1(_sin, x)
+
+
+def cos(x: Array) -> Array:
+    """y = cos x, x in radians"""
+    return map1(_cos, x)
+
+
+def tanh(x: Array) -> Array:
+    """y = tanh x"""
+    return map1(_tanh, x)
+
+
+def sigmoid(x: Array) -> Array:
+    """y = 1 / (1 + e**-x)"""
+    return map1(_sigmoid, x)
+
+
+def relu(x: Array) -> Array:
+    """y = max(x, 0); NaN stays NaN"""
+    return map1(_relu, x)
+
+
+def gelu(x: Array, *, approximate: bool) -> Array:
+    """y = x Phi(x); approximate: Phi(x) = (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))) / 2   (Hendrycks & Gimpel 2016)"""
+    return map1(_gelu_tanh if approximate else _gelu, x)
+
+
+def silu(x: Array) -> Array:
+    """y = x sigmoid(x)   (Elfwing et al. 2017)"""
+    return map1(_silu, x)
+
+
+# --- their derivatives ------------------------------------------------------------------------------------------------
+
+
+@binary
+def _tanh_backward(dy, y):
+    return dy * (like(1, y) - y * y)
+
+
+@binary
+def _sigmoid_backward(dy, y):
+    return dy * y * (like(1, y) - y)
+
+
+@binary
+def _relu_backward(dy, x):
+    return dy if x > 0 else like(0, dy)
+
+
+@binary
+def _gelu_backward(dy, x):
+    cdf, density = functions.normal(x)
+    return dy * (cdf + x * density)
+
+
+@binary
+def _gelu_tanh_backward(dy, x):
+    half, one = like(0.5, x), like(1, x)
+    t = functions.tanh(like(_ROOT, x) * (x + like(_CUBIC, x) * x * x * x))
+    slope = like(_ROOT, x) * (one + like(3 * _CUBIC, x) * x * x)
+    return dy * (half * (one + t) + half * x * (one - t * t) * slope)
+
+
+@binary
+def _silu_backward(dy, x):
+    one = like(1, x)
+    s = functions.sigmoid(x)
+    return dy * s * (one + x * (one - s))
+
+
+def tanh_backward(dy: Array, y: Array) -> Array:
+    """dx = dy (1 - y**2)"""
+    return map2(_tanh_backward, dy, y)
+
+
+def sigmoid_backward(dy: Array, y: Array) -> Array:
+    """dx = dy y (1 - y)"""
+    return map2(_sigmoid_backward, dy, y)
+
+
+def relu_backward(dy: Array, x: Array) -> Array:
+    """dx = dy where x > 0, else 0"""
+    return map2(_relu_backward, dy, x)
+
+
+def gelu_backward(dy: Array, x: Array, *, approximate: bool) -> Array:
+    """dx = dy (Phi(x) + x phi(x)), or the derivative of the tanh form"""
+    return map2(_gelu_tanh_backward if approximate else _gelu_backward, dy, x)
+
+
+def silu_backward(dy: Array, x: Array) -> Array:
+    """dx = dy s (1 + x (1 - s)),  s = sigmoid(x)"""
+    return map2(_silu_backward, dy, x)
+
+
+# --- two arguments ----------------------------------------------------------------------------------------------------
+
+
+@binary
+def _add(a, b):
+    return a + b
+
+
+@binary
+def _sub(a, b):
+    return a - b
+
+
+@binary
+def _mul(a, b):
+    return a * b
+
+
+@binary
+def _div(a, b):
+    return a / b
+
+
+@binary
+def _pow(a, b):
+    return a * a if b == 2 else a**b
+
+
+@binary
+def _maximum(a, b):
+    return functions.larger(a, b)
+
+
+@binary
+def _minimum(a, b):
+    return functions.smaller(a, b)
+
+
+@binary
+def _eq(a, b):
+    return a == b
+
+
+@binary
+def _ne(a, b):
+    return a != b
+
+
+@binary
+def _lt(a, b):
+    return a < b
+
+
+@binary
+def _le(a, b):
+    return a <= b
+
+
+def add(a: Array, b: Array) -> Array:
+    """y = a + b"""
+    return map2(_add, a, b)
+
+
+def sub(a: Array, b: Array) -> Array:
+    """y = a - b"""
+    return map2(_sub, a, b)
+
+
+def mul(a: Array, b: Array) -> Array:
+    """y = a b"""
+    return map2(_mul, a, b)
+
+
+def div(a: Array, b: Array) -> Array:
+    """y = a / b   (floats only)"""
+    return map2(_div, a, b)
+
+
+def pow(a: Array, b: Array) -> Array:
+    """y = a**b   (floats only)"""
+    return map2(_pow, a, b)
+
+
+def maximum(a: Array, b: Array) -> Array:
+    """y = the larger; NaN wins"""
+    return map2(_maximum, a, b)
+
+
+def minimum(a: Array, b: Array) -> Array:
+    """y = the smaller; NaN wins"""
+    return map2(_minimum, a, b)
+
+
+def eq(a: Array, b: Array) -> Array:
+    """y = (a == b), bool"""
+    return map2(_eq, a, b, dtypes.bool_)
+
+
+def ne(a: Array, b: Array) -> Array:
+    """y = (a != b), bool"""
+    return map2(_ne, a, b, dtypes.bool_)
+
+
+def lt(a: Array, b: Array) -> Array:
+    """y = (a < b), bool"""
+    return map2(_lt, a, b, dtypes.bool_)
+
+
+def le(a: Array, b: Array) -> Array:
+    """y = (a <= b), bool"""
+    return map2(_le, a, b, dtypes.bool_)
+
+
+def gt(a: Array, b: Array) -> Array:
+    """y = (a > b), bool"""
+    return map2(_lt, b, a, dtypes.bool_)
+
+
+def ge(a: Array, b: Array) -> Array:
+    """y = (a >= b), bool"""
+    return map2(_le, b, a, dtypes.bool_)
+
+
+@kernel
+def _where(lo, hi, y, condition, a, b, table):
+    """y = a where condition, else b, bit for bit; elements lo to hi-1."""
+    width = load(table, 0)
+    dc, da, db = load(table, 3), load(table, 4), load(table, 5)
+    i = lo
+    while i < hi:
+        row = i // width
+        column = i - row * width
+        n = min(hi - i, width - column)
+        ic = start(table, 4, 1, row) + column * dc
+        ia = start(table, 4, 2, row) + column * da
+        ib = start(table, 4, 3, row) + column * db
+        if dc == 1 and da == 1 and db == 1:
+            for k in range(n):
+                put(y, i + k, element(a, ia + k) if load(condition, ic + k) else element(b, ib + k))
+        else:
+            for k in range(n):
+                put(y, i + k, element(a, ia + k * da) if load(condition, ic + k * dc) else element(b, ib + k * db))
+        i += n
+
+
+def where(condition: Array, a: Array, b: Array) -> Array:
+    """y = a where condition, else b; all three broadcast"""
+    p = plan(condition.shape, condition.strides, a.shape, a.strides, b.shape, b.strides)
+    y = fresh(p, a, a.dtype)
+    _where(p.size, GRAIN, pointer(y), pointer(condition), pointer(a), pointer(b), p.table)
+    return y
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _dropout(lo, hi, x, y, n, p, scale, low, high, counter):
+    """Blocks lo to hi-1 of four random words, counted from the one that holds word `counter`."""
+    first = counter // 4
+    for block in range(lo, hi):
+        r0, r1, r2, r3 = philox(low, high, first + block)
+        i = 4 * (first + block) - counter
+        if i >= 0 and i + 4 <= n:
+            _keep(x, y, i, r0, p, scale)
+            _keep(x, y, i + 1, r1, p, scale)
+            _keep(x, y, i + 2, r2, p, scale)
+            _keep(x, y, i + 3, r3, p, scale)
+        else:
+            for k, r in enumerate((r0, r1, r2, r3)):
+                if 0 <= i + k < n:
+                    _keep(x, y, i + k, r, p, scale)
+
+
+@functions.inner
+def _keep(x, y, i, word, p, scale):
+    value = load(x, i)
+    u = np.float32(word >> np.uint32(8)) * np.float32(2.0**-24)
+    store(y, i, value * like(scale, value) if u >= np.float32(p) else like(0, value))
+
+
+def dropout(x: Array, *, p: float, seed: int, counter: int) -> Array:
+    """y[i] = x[i] / (1 - p) where u[i] >= p, else 0. u[i] in [0, 1) is word counter + i of the Philox stream `seed`
+    (top 24 bits), i the row-major index; applied to dy with the same numbers it is its own backward
+    (Srivastava et al. 2014)."""
+    x = x if x.is_contiguous else copy(x)
+    q = plan_of(x)
+    y = fresh(q, x, x.dtype)
+    blocks = (counter % 4 + q.size + 3) // 4 if q.size else 0
+    low, high = seed & 0xFFFFFFFF, seed >> 32
+    _dropout(blocks, GRAIN // 4, pointer(x), pointer(y), q.size, float(p), 1 / (1 - p), low, high, counter)
+    return y
+
+
+@kernel
+def _find_non_finite(lo, hi, x, found):
+    """Where an element of lo to hi-1 is infinite or NaN: found = False."""
+    bad = 0
+    for i in range(lo, hi):
+        v = load(x, i)
+        bad += v - v != 0
+    if bad:
+        store(found, 0, False)
+
+
+def all_finite(x: Array) -> Array:
+    """bool, shape (): no element is infinite or NaN"""
+    y = x.device.empty((), dtypes.bool_)
+    fill_(y, value=1)
+    if x.dtype.is_float:
+        x = x if x.is_contiguous else copy(x)
+        _find_non_finite(x.size, 4 * GRAIN, pointer(x), pointer(y))
+    return y
+
+
+def concatenate(parts: list[Array], *, axis: int) -> Array:
+    """The arrays one behind the other along `axis`; other axes equal, one dtype."""
+    shape = list(parts[0].shape)
+    shape[axis] = sum(part.shape[axis] for part in parts)
+    y = parts[0].device.empty(tuple(shape), parts[0].dtype)
+    at = 0
+    for part in parts:
+        assign_(y.slice(axis, at, at + part.shape[axis]), part)
+        at += part.shape[axis]
+    return y

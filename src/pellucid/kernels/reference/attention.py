@@ -1,0 +1,105 @@
+"""Attention and rotary positions. Layout everywhere: (batch, time, heads, head size), any strides.
+
+Grouped-query attention: H query heads share H_kv key/value heads; query head h reads key/value head h // (H / H_kv).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...base import rng
+from ...device import Array
+from .host import Host, compute_dtype, read, write
+
+
+def rope(x: Array, cos: Array, sin: Array, *, offset: int, interleaved: bool, inverse: bool) -> Array:
+    """Rotates pairs of features by position-dependent angles   (Su et al. 2021).
+
+    x: (B, T, H, D), D even; cos, sin: (P, D/2) tables, row p the angles of position p; x[:, t] has position
+    offset + t. Pairs are (i, i + D/2), or (2i, 2i + 1) with `interleaved`:
+    y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin. `inverse` rotates back: the gradient.
+    """
+    a = read(x)
+    steps = slice(offset, offset + a.shape[1])
+    c, s = read(cos)[steps, None, :].astype(a.dtype), read(sin)[steps, None, :].astype(a.dtype)
+    s = -s if inverse else s
+    half = a.shape[-1] // 2
+    first, second = (a[..., 0::2], a[..., 1::2]) if interleaved else (a[..., :half], a[..., half:])
+    y = np.empty_like(a)
+    y1, y2 = (y[..., 0::2], y[..., 1::2]) if interleaved else (y[..., :half], y[..., half:])
+    y1[...], y2[...] = first * c - second * s, second * c + first * s
+    return write(x, y)
+
+
+def attention(
+    q: Array, k: Array, v: Array, *, causal: bool, scale: float, dropout: float, seed: int, counter: int
+) -> tuple[Array, Array]:
+    """o = dropout(softmax(scale q k^T)) v. Returns o: (B, Tq, H, D) and lse: (B, H, Tq), the ln of each row's
+    softmax sum with the maximum included, in float32 (float64 for float64 input).
+
+    q: (B, Tq, H, D); k, v: (B, Tk, H_kv, D); Tq <= Tk where causal. causal: query i sees keys 0 .. i + Tk - Tq,
+    so that the last query sees every key. dropout: probability of zeroing a softmax weight; the mask of
+    (b, h, i, j) is word counter + ((b H + h) Tq + i) Tk + j of the Philox stream `seed`, as in `dropout`.
+    Kernels of a device never build the score matrix (Dao et al. 2022); this definition does.
+    """
+    _, probabilities, lse, keep = _scores(q, k, causal, scale, dropout, seed, counter)
+    o = np.einsum("bhij,bjhd->bihd", probabilities * keep, _heads(read(v), q.shape[2]))
+    return write(q, o), write(q, lse, compute_dtype(q))
+
+
+def attention_backward(
+    do: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    o: Array,
+    lse: Array,
+    *,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    seed: int,
+    counter: int,
+) -> tuple[Array, Array, Array]:
+    """p = softmax weights, m = dropout mask / (1 - dropout):  dv = (p m)^T do,  dp = m (do v^T),
+    ds = p (dp - sum(do o)),  dq = scale ds k,  dk = scale ds^T q. Returns dq, dk, dv."""
+    _, p, _, keep = _scores(q, k, causal, scale, dropout, seed, counter)
+    g, heads, kv_heads = read(do), q.shape[2], k.shape[2]
+    delta = np.einsum("bihd,bihd->bhi", g, read(o))
+    dp = np.einsum("bihd,bjhd->bhij", g, _heads(read(v), heads)) * keep
+    ds = p * (dp - delta[..., None]) * p.dtype.type(scale)
+    dv = _fold(np.einsum("bhij,bihd->bjhd", p * keep, g), kv_heads)
+    dq = np.einsum("bhij,bjhd->bihd", ds, _heads(read(k), heads))
+    dk = _fold(np.einsum("bhij,bihd->bjhd", ds, read(q)), kv_heads)
+    return write(q, dq), write(k, dk), write(v, dv)
+
+
+def _scores(
+    q: Array, k: Array, causal: bool, scale: float, dropout: float, seed: int, counter: int
+) -> tuple[Host, Host, Host, Host]:
+    a = read(q)
+    s = np.einsum("bihd,bjhd->bhij", a, _heads(read(k), q.shape[2])) * a.dtype.type(scale)
+    rows, keys = s.shape[-2:]
+    if causal:
+        hidden = np.arange(keys)[None, :] > np.arange(rows)[:, None] + keys - rows
+        s = np.where(hidden, -np.inf, s)
+    top = s.max(axis=-1, keepdims=True, initial=-np.inf)
+    e = np.exp(s - np.where(np.isneginf(top), 0, top))
+    total = e.sum(axis=-1, keepdims=True)
+    with np.errstate(all="ignore"):
+        lse = (top + np.log(total))[..., 0]
+        p = e / np.where(total == 0, 1, total)
+    keep = np.ones((), a.dtype)
+    if dropout > 0:
+        u = rng.uniform_from_words(rng.philox(seed, counter, s.size)).reshape(s.shape)
+        keep = np.where(u >= np.float32(dropout), a.dtype.type(1 / (1 - dropout)), a.dtype.type(0))
+    return s, p.astype(a.dtype), lse, keep
+
+
+def _heads(x: Host, heads: int) -> Host:
+    return np.repeat(x, heads // x.shape[2], axis=2)
+
+
+def _fold(x: Host, kv_heads: int) -> Host:
+    b, t, h, d = x.shape
+    return x.reshape(b, t, kv_heads, h // kv_heads, d).sum(axis=3)

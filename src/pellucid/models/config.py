@@ -1,0 +1,167 @@
+"""TransformerConfig: everything that defines a decoder-only transformer, and what follows from it by arithmetic.
+
+One configuration covers two families: Llama's (RMSNorm, rotary positions, grouped-query attention, SwiGLU) and GPT-2's
+(LayerNorm, learned positions, GELU, biases, dropout). Parameter counts, FLOPs and bytes are computed here from the
+numbers alone; tests hold the built model to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ..base.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Parameters of a model: `total`, those `active` for one token, and the parts."""
+
+    total: int
+    active: int
+    embedding: int
+    attention: int
+    feedforward: int
+    norms: int
+    head: int
+
+    def __str__(self) -> str:
+        return f"{_short(self.total)} total, {_short(self.active)} active"
+
+
+def _short(n: int) -> str:
+    for limit, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if n >= limit:
+            return f"{n / limit:.1f}{unit}"
+    return str(n)
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """A decoder-only transformer language model.
+
+    vocab_size, max_seq_len: tokens. d_model, d_ff, head_dim: features (head_dim None = d_model / n_heads; d_ff None =
+    8/3 d_model rounded up to 64 with SwiGLU, 4 d_model with GELU). n_kv_heads None = n_heads. dropout: probability on
+    embeddings, attention weights and both residual branches. precision: "bfloat16" rounds the operands of matrix
+    products, weights and sums stay float32. seed: of the initial weights and of dropout.
+    """
+
+    vocab_size: int
+    d_model: int = 256
+    n_layers: int = 4
+    n_heads: int = 4
+    n_kv_heads: int | None = None
+    head_dim: int | None = None
+    d_ff: int | None = None
+    max_seq_len: int = 256
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    norm_eps: float = 1e-5
+    positions: Literal["rope", "learned"] = "rope"
+    rope_base: float = 10000.0
+    rope_interleaved: bool = False
+    activation: Literal["swiglu", "gelu", "gelu_tanh"] = "swiglu"
+    biases: bool = False
+    dropout: float = 0.0
+    tie_embeddings: bool = True
+    precision: Literal["float32", "bfloat16"] = "float32"
+    checkpoint_blocks: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        where = "TransformerConfig"
+        for name in ("vocab_size", "d_model", "n_layers", "n_heads", "max_seq_len"):
+            if getattr(self, name) < 1:
+                raise ConfigError(where, f"{name} must be at least 1", got=getattr(self, name))
+        for name in ("n_kv_heads", "head_dim", "d_ff"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(where, f"{name} must be at least 1", got=value)
+        if self.head_dim is None and self.d_model % self.n_heads:
+            raise ConfigError(
+                where, "d_model is not a multiple of n_heads", got=f"{self.d_model} and {self.n_heads}", hint="choose another number of heads, or set head_dim"
+            )
+        if self.n_heads % self.kv_heads:
+            raise ConfigError(where, "n_heads is not a multiple of n_kv_heads", got=f"{self.n_heads} and {self.kv_heads}")
+        if self.positions == "rope" and self.head_width % 2:
+            raise ConfigError(where, "rotary positions need an even head_dim", got=self.head_width)
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(where, "dropout is not a probability", got=self.dropout, expected="0 <= dropout < 1")
+        if not (self.norm_eps > 0 and self.rope_base > 0):
+            raise ConfigError(where, "norm_eps and rope_base must be positive", got=f"{self.norm_eps} and {self.rope_base}")
+        if not 0 <= self.seed < 2**64:
+            raise ConfigError(where, "seed out of range", got=self.seed, expected="0 to 2**64 - 1")
+
+    @classmethod
+    def gpt2(cls, vocab_size: int, **changes: object) -> TransformerConfig:
+        """The GPT-2 family: LayerNorm, learned positions, GELU (tanh form), biases, tied head."""
+        base = cls(vocab_size, norm="layernorm", positions="learned", activation="gelu_tanh", biases=True)
+        return replace(base, **changes)  # type: ignore[arg-type]
+
+    # --- derived ------------------------------------------------------------------------------------------------------
+
+    @property
+    def kv_heads(self) -> int:
+        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    @property
+    def head_width(self) -> int:
+        return self.d_model // self.n_heads if self.head_dim is None else self.head_dim
+
+    @property
+    def hidden(self) -> int:
+        """Width of the feed-forward layer."""
+        if self.d_ff is not None:
+            return self.d_ff
+        return (8 * self.d_model // 3 + 63) // 64 * 64 if self.activation == "swiglu" else 4 * self.d_model
+
+    @property
+    def is_gated(self) -> bool:
+        return self.activation == "swiglu"
+
+    def parameter_counts(self) -> ParameterCounts:
+        """Parameters by part, tied tables counted once."""
+        d, h, bias = self.d_model, self.hidden, int(self.biases)
+        q, kv = self.n_heads * self.head_width, self.kv_heads * self.head_width
+        attention = self.n_layers * ((q + 2 * kv) * (d + bias) + d * (q + bias))
+        up = 2 if self.is_gated else 1
+        feedforward = self.n_layers * (up * h * (d + bias) + d * (h + bias))
+        one_norm = d * (1 + (bias if self.norm == "layernorm" else 0))
+        norms = (2 * self.n_layers + 1) * one_norm
+        embedding = self.vocab_size * d + (self.max_seq_len * d if self.positions == "learned" else 0)
+        head = 0 if self.tie_embeddings else self.vocab_size * d
+        total = embedding + attention + feedforward + norms + head
+        return ParameterCounts(total, total, embedding, attention, feedforward, norms, head)
+
+    def matmul_parameters(self) -> int:
+        """Weights that take part in a matrix product for every token (tables that are only looked up do not)."""
+        counts, d = self.parameter_counts(), self.d_model
+        biases = self.n_layers * ((self.n_heads + 2 * self.kv_heads) * self.head_width + d + (2 if self.is_gated else 1) * self.hidden + d)
+        return counts.attention + counts.feedforward - (biases if self.biases else 0) + self.vocab_size * d
+
+    def flops_per_token(self, seq_len: int, *, training: bool = True) -> int:
+        """FLOPs of one token in a sequence of `seq_len`: 2 a weight and 4 (seq_len + 1) / 2 head features a layer for causal
+        attention (scores and values, the visible half), times 3 in training (backward costs twice the forward)."""
+        attention = self.n_layers * 4 * self.n_heads * self.head_width * (seq_len + 1) // 2
+        forward = 2 * self.matmul_parameters() + attention
+        return 3 * forward if training else forward
+
+    def training_bytes(self, batch: int, seq_len: int) -> int:
+        """Bytes of a training step at its peak: weights, gradients and both AdamW moments (16 bytes a parameter), and what
+        the tape keeps for backward (`tape_bytes`)."""
+        return 16 * self.parameter_counts().total + self.tape_bytes(batch, seq_len)
+
+    def tape_bytes(self, batch: int, seq_len: int) -> int:
+        """Bytes the recorded operations keep for backward, by the `saves` of each operation, float32; allocations are
+        multiples of what the shapes need and exact up to nothing: the tests compare for equality."""
+        n, d, h = batch * seq_len, self.d_model, self.hidden
+        q, kv = self.n_heads * self.head_width, self.kv_heads * self.head_width
+        stats = 1 if self.norm == "rmsnorm" else 2
+        block = 2 * (d + stats)  # both norms: input and statistics
+        block += 2 * d  # their outputs, inputs of the projections
+        block += q + 2 * kv + q + self.n_heads  # attention: q, k, v, o and the log-sum-exp
+        block += 3 * h if self.is_gated else 2 * h  # gate, up (or the GELU's input) and the product
+        total = self.n_layers * block + d + stats  # the last norm
+        head = n * d + self.vocab_size * d  # gradients that the fused loss keeps
+        if self.checkpoint_blocks:
+            total = self.n_layers * d + d + stats
+        return 4 * (n * total + head)

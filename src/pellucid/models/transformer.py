@@ -1,0 +1,215 @@
+"""TransformerLM: a decoder-only transformer language model, in the order a token passes through it.
+
+ids -> embedding (+ learned positions) -> n_layers x [x + attention(norm(x)); x + feedforward(norm(x))] -> norm -> head.
+Pre-normalisation throughout (Radford et al. 2019; Touvron et al. 2023). Parameters carry the names of Hugging Face's
+Llama layout. The loss goes through the fused head, so logits of a whole batch exist only when asked for.
+
+Initial weights: N(0, 0.02**2) for every matrix and table, with 0.02 / sqrt(2 n_layers) for the two projections that
+write into the residual stream (Radford et al. 2019); norm weights 1, biases 0; drawn in the order of
+`named_parameters` from the generator of `config.seed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from ..base import dtypes
+from ..base.errors import ConfigError, DataError, ShapeError
+from ..base.rng import Generator
+from ..device import Device
+from ..device import device as find_device
+from ..nn import Dropout, Embedding, GELUFeedForward, KVCache, LayerNorm, Linear, Module, RMSNorm, SelfAttention, SwiGLU
+from ..ops import checkpoint, linear, lm_head_loss, tensor
+from ..tape import Tensor
+from .config import TransformerConfig
+
+Ids = Tensor | np.ndarray[Any, Any] | Sequence[Any]
+
+
+class Block(Module):
+    """One layer: x + attention(norm(x)), then x + feedforward(norm(x))."""
+
+    def __init__(self, config: TransformerConfig, *, generator: Generator, dropout: Generator, device: str | Device) -> None:
+        c = config
+        shared: dict[str, Any] = {
+            "generator": generator,
+            "bias": c.biases,
+            "out_std": 0.02 / sqrt(2 * c.n_layers),
+            "operand_dtype": operand_dtype(c),
+            "device": device,
+        }
+        self.input_layernorm = norm(c, device)
+        self.self_attn = SelfAttention(
+            c.d_model, c.n_heads, c.kv_heads, c.head_width, dropout=c.dropout, interleaved=c.rope_interleaved, **shared
+        )
+        self.self_attn.generator = dropout
+        self.post_attention_layernorm = norm(c, device)
+        if c.is_gated:
+            self.mlp: Module = SwiGLU(c.d_model, c.hidden, **shared)
+        else:
+            self.mlp = GELUFeedForward(c.d_model, c.hidden, approximate=c.activation == "gelu_tanh", **shared)
+        self.dropout = Dropout(c.dropout, generator=dropout)
+
+    def __call__(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None = None, cache: KVCache | None = None) -> Tensor:
+        x = x + self.dropout(self.self_attn(self.input_layernorm(x), rotary, cache))
+        return x + self.dropout(self.mlp(self.post_attention_layernorm(x)))
+
+
+class Transformer(Module):
+    """The trunk: ids to normalised hidden states."""
+
+    def __init__(self, config: TransformerConfig, *, generator: Generator, dropout: Generator, device: str | Device) -> None:
+        c = config
+        self.config = c
+        self.embed_tokens = Embedding(c.vocab_size, c.d_model, generator=generator, device=device)
+        if c.positions == "learned":
+            self.embed_positions = Embedding(c.max_seq_len, c.d_model, generator=generator, device=device)
+        self.layers = [Block(c, generator=generator, dropout=dropout, device=device) for _ in range(c.n_layers)]
+        self.norm = norm(c, device)
+        self.dropout = Dropout(c.dropout, generator=dropout)
+        self.rotary = rotary_tables(c, device) if c.positions == "rope" else None
+
+    def __call__(self, ids: Tensor, caches: Sequence[KVCache] | None = None) -> Tensor:
+        start = caches[0].length if caches else 0
+        x = self.embed_tokens(ids)
+        if self.config.positions == "learned":
+            x = x + self.embed_positions.weight[start : start + ids.shape[1]]
+        x = self.dropout(x)
+        for i, layer in enumerate(self.layers):
+            if caches is not None:
+                x = layer(x, self.rotary, caches[i])
+            elif self.config.checkpoint_blocks and self.training:
+                x = checkpoint(lambda x, layer=layer: layer(x, self.rotary), x, generators=(self.dropout.generator,))
+            else:
+                x = layer(x, self.rotary)
+        return self.norm(x)
+
+
+class TransformerLM(Module):
+    """A transformer with a language-model head. `config` says everything about its shape.
+
+    Raises ConfigError for an impossible configuration and DeviceError for a device that is not there.
+    """
+
+    def __init__(self, config: TransformerConfig, *, device: str | Device = "cpu") -> None:
+        where = find_device(device)
+        generator = Generator(config.seed)
+        self.config = config
+        self.dropout_generator = generator.split(1)
+        self.model = Transformer(config, generator=generator, dropout=self.dropout_generator, device=where)
+        self.lm_head = None
+        if not config.tie_embeddings:
+            self.lm_head = Linear(config.d_model, config.vocab_size, generator=generator, bias=False, device=where)
+
+    @property
+    def device(self) -> Device:
+        return self.model.embed_tokens.weight.device
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The matrix that turns hidden states into logits: (vocab_size, d_model)."""
+        return self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+
+    def __call__(self, ids: Ids) -> Tensor:
+        """Logits: (batch, time, vocab_size), from ids (batch, time) or (time,)."""
+        return self._logits(self.model(self._ids(ids, 0)))
+
+    def loss(self, ids: Ids, targets: Ids, weights: Any = None) -> Tensor:
+        """Cross-entropy in nats/token, shape (): sum of weights * -ln p(target), the mean where weights is None.
+
+        ids, targets: (batch, time); weights: (batch, time) float, usually summing to 1.
+        """
+        inputs, expected = self._ids(ids, 0), self._ids(targets, 0, "targets")
+        if inputs.shape != expected.shape:
+            raise ShapeError("loss", "targets do not fit the ids", got=expected.shape, expected=inputs.shape)
+        x = self.model(inputs)
+        n = expected.size
+        per_token = None if weights is None else tensor(np.asarray(weights, np.float32).reshape(n), device=self.device)
+        return lm_head_loss(
+            x.reshape(n, self.config.d_model),
+            self.head_weight,
+            expected.reshape(n),
+            weights=per_token,
+            operand_dtype=operand_dtype(self.config),
+        )
+
+    # --- with a cache -------------------------------------------------------------------------------------------------
+
+    def new_caches(self, batch: int = 1, capacity: int | None = None) -> list[KVCache]:
+        """Empty caches, one a layer, for `capacity` positions (None: max_seq_len)."""
+        c = self.config
+        room = c.max_seq_len if capacity is None else capacity
+        return [
+            KVCache(batch, room, c.kv_heads, c.head_width, dtype=dtypes.float32, device=self.device) for _ in range(c.n_layers)
+        ]
+
+    def forward_cached(self, ids: Ids, caches: Sequence[KVCache], *, last_only: bool = False) -> Tensor:
+        """Logits of new positions that follow those in the caches, which are extended: (batch, time or 1, vocab_size).
+
+        Reads only the new ids. Raises ConfigError if there is not one cache a layer and DataError past the context; in
+        both cases the caches stay as they were.
+        """
+        if len(caches) != self.config.n_layers:
+            raise ConfigError("forward_cached", "not one cache a layer", got=len(caches), expected=self.config.n_layers)
+        x = self.model(self._ids(ids, caches[0].length), caches)
+        return self._logits(x[:, -1:] if last_only else x)
+
+    # --- helpers ------------------------------------------------------------------------------------------------------
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return linear(x, self.head_weight, operand_dtype=operand_dtype(self.config))
+
+    def _ids(self, ids: Ids, start: int, what: str = "ids") -> Tensor:
+        """Ids on the device: (batch, time), checked against vocabulary and context while they are on the host."""
+        if isinstance(ids, Tensor):
+            host = ids.device.download(ids.array)
+        else:
+            host = np.asarray(ids)
+        if host.size == 0:
+            raise DataError(what, "no tokens", got=host.shape, expected="at least one id")
+        if host.dtype.kind not in "iu":
+            raise DataError(what, "token ids are not integers", got=host.dtype)
+        if host.ndim == 1:
+            host = host[None]
+        if host.ndim != 2:
+            raise ShapeError(what, "ids have the wrong rank", got=host.shape, expected="(batch, time)")
+        low, high = int(host.min()), int(host.max())
+        if low < 0 or high >= self.config.vocab_size:
+            bad = low if low < 0 else high
+            raise DataError(what, "id outside the vocabulary", got=bad, expected=f"0 to {self.config.vocab_size - 1}", hint="use the tokenizer the model was trained with")
+        if start + host.shape[1] > self.config.max_seq_len:
+            raise DataError(
+                what,
+                "longer than the context",
+                got=f"{start + host.shape[1]} tokens",
+                expected=f"at most {self.config.max_seq_len}",
+                hint="shorten the prompt or ask for fewer new tokens",
+            )
+        return tensor(host.astype(np.int64), device=self.device)
+
+
+def norm(config: TransformerConfig, device: str | Device) -> Module:
+    """The configured normalisation layer."""
+    if config.norm == "rmsnorm":
+        return RMSNorm(config.d_model, eps=config.norm_eps, device=device)
+    return LayerNorm(config.d_model, eps=config.norm_eps, bias=config.biases, device=device)
+
+
+def operand_dtype(config: TransformerConfig) -> dtypes.DType | None:
+    """What operands of matrix products are rounded to; None leaves them as they are."""
+    return dtypes.bfloat16 if config.precision == "bfloat16" else None
+
+
+def rotary_tables(config: TransformerConfig, device: str | Device) -> tuple[Tensor, Tensor]:
+    """cos and sin of position * rope_base**(-2 i / head_dim): (max_seq_len, head_dim / 2), computed in float64."""
+    half = config.head_width // 2
+    frequencies = config.rope_base ** (-np.arange(half) / half)
+    angles = np.arange(config.max_seq_len)[:, None] * frequencies
+    return (
+        tensor(np.cos(angles), dtype=dtypes.float32, device=device),
+        tensor(np.sin(angles), dtype=dtypes.float32, device=device),
+    )

@@ -1,0 +1,136 @@
+"""The plain layers: linear maps, tables, norms, dropout, feed-forward blocks.
+
+Every layer that draws initial weights takes the generator to draw from; weights are normal with the standard
+deviation given, biases zero, norm weights one. `operand_dtype` is the mixed-precision switch: bfloat16 rounds the
+operands of matrix products while weights, sums and everything else stay float32.
+"""
+
+from __future__ import annotations
+
+from ..base import dtypes
+from ..base.dtypes import DType
+from ..base.errors import ConfigError
+from ..base.rng import Generator
+from ..device import Device
+from ..ops import dropout, embedding, gelu, layernorm, linear, ones, rmsnorm, swiglu, tensor, zeros
+from ..tape import Parameter, Tensor
+from .module import Module
+
+
+def normal(shape: tuple[int, ...], std: float, *, generator: Generator, device: str | Device) -> Parameter:
+    """A float32 parameter drawn from N(0, std**2)."""
+    return Parameter(tensor(generator.normal(shape) * std, dtype=dtypes.float32, device=device))
+
+
+class Linear(Module):
+    """y = x weight^T + bias.   x: (..., K), weight: (N, K), bias: (N,) or none."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        generator: Generator,
+        bias: bool = True,
+        std: float = 0.02,
+        operand_dtype: DType | None = None,
+        device: str | Device = "cpu",
+    ) -> None:
+        self.weight = normal((outputs, inputs), std, generator=generator, device=device)
+        self.bias = Parameter(zeros((outputs,), device=device), decay=False) if bias else None
+        self.operand_dtype = operand_dtype
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias, operand_dtype=self.operand_dtype)
+
+
+class Embedding(Module):
+    """y = weight[ids].   ids: any shape of integers, weight: (rows, width)."""
+
+    def __init__(self, rows: int, width: int, *, generator: Generator, std: float = 0.02, device: str | Device = "cpu") -> None:
+        self.weight = normal((rows, width), std, generator=generator, device=device)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return embedding(self.weight, ids)
+
+
+class RMSNorm(Module):
+    """y = x (mean(x**2) + eps)**-0.5 weight over the last axis   (Zhang & Sennrich 2019)."""
+
+    def __init__(self, width: int, *, eps: float = 1e-5, device: str | Device = "cpu") -> None:
+        self.weight = Parameter(ones((width,), device=device), decay=False)
+        self.eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return rmsnorm(x, self.weight, eps=self.eps)
+
+
+class LayerNorm(Module):
+    """y = (x - mean) (var + eps)**-0.5 weight + bias over the last axis   (Ba et al. 2016)."""
+
+    def __init__(self, width: int, *, eps: float = 1e-5, bias: bool = True, device: str | Device = "cpu") -> None:
+        self.weight = Parameter(ones((width,), device=device), decay=False)
+        self.bias = Parameter(zeros((width,), device=device), decay=False) if bias else None
+        self.eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return layernorm(x, self.weight, self.bias, eps=self.eps)
+
+
+class Dropout(Module):
+    """Zeroes each element with probability p while training and scales the rest by 1 / (1 - p)   (Srivastava et al. 2014)."""
+
+    def __init__(self, p: float, *, generator: Generator) -> None:
+        if not 0 <= p < 1:
+            raise ConfigError("Dropout", "not a probability", got=p, expected="0 <= p < 1")
+        self.p, self.generator = p, generator
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return dropout(x, p=self.p, generator=self.generator) if self.training and self.p > 0 else x
+
+
+class SwiGLU(Module):
+    """y = down(silu(gate(x)) * up(x))   (Shazeer 2020). Width -> hidden -> width."""
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        *,
+        generator: Generator,
+        bias: bool = False,
+        std: float = 0.02,
+        out_std: float = 0.02,
+        operand_dtype: DType | None = None,
+        device: str | Device = "cpu",
+    ) -> None:
+        self.gate_proj = Linear(width, hidden, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device)
+        self.up_proj = Linear(width, hidden, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device)
+        self.down_proj = Linear(hidden, width, generator=generator, bias=bias, std=out_std, operand_dtype=operand_dtype, device=device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
+
+
+class GELUFeedForward(Module):
+    """y = fc_out(gelu(fc_in(x)))   (Hendrycks & Gimpel 2016). Width -> hidden -> width."""
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        *,
+        generator: Generator,
+        bias: bool = True,
+        approximate: bool = False,
+        std: float = 0.02,
+        out_std: float = 0.02,
+        operand_dtype: DType | None = None,
+        device: str | Device = "cpu",
+    ) -> None:
+        self.fc_in = Linear(width, hidden, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device)
+        self.fc_out = Linear(hidden, width, generator=generator, bias=bias, std=out_std, operand_dtype=operand_dtype, device=device)
+        self.approximate = approximate
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.fc_out(gelu(self.fc_in(x), approximate=self.approximate))

@@ -1,0 +1,6 @@
+"""Optimizers and learning-rate schedules."""
+
+from .optimizer import SGD, AdamW, Group, Optimizer, clip_scale
+from .schedule import Schedule
+
+__all__ = ["SGD", "AdamW", "Group", "Optimizer", "Schedule", "clip_scale"]

@@ -1,0 +1,211 @@
+"""Optimizers: SGD and AdamW, one kernel call a parameter, with their state in named tensors.
+
+A step reads the learning rate anew, so a schedule is one assignment (`optimizer.learning_rate = schedule.rate(step)`)
+and betas, eps and decay stay as they are. Clipping is two steps that never wait for the device: the global norm of the
+gradients, and a scale the update kernel multiplies each gradient with. Weight decay applies to parameters whose
+`decay` is set: by default matrices and tables, not norms and biases. A `Group` changes rate or decay by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..base.errors import CheckpointError, ConfigError
+from ..ops import zeros
+from ..tape import Parameter, Tensor
+
+
+def clip_scale(parameters: Iterable[Parameter], max_norm: float | None) -> tuple[Tensor, Tensor]:
+    """(norm, scale): norm = (sum of every squared gradient element)**0.5; scale = max_norm / norm where norm is larger,
+    else exactly 1. Both stay on the device, shape (). Raises ConfigError if max_norm is not positive or nothing has a
+    gradient."""
+    if max_norm is not None and not max_norm > 0:
+        raise ConfigError("clip", "the largest norm must be positive", got=max_norm, hint="None switches clipping off")
+    gradients = [p.grad.array for p in parameters if p.grad is not None]
+    if not gradients:
+        raise ConfigError("step", "no parameter has a gradient", hint="call backward() first")
+    kernels = gradients[0].device.kernels
+    norm = kernels.global_norm(gradients)
+    scale = kernels.clip_scale(norm, max_norm=float("inf") if max_norm is None else max_norm)
+    return Tensor(norm), Tensor(scale)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters whose name matches a shell pattern ("*.bias", "model.embed_*"), trained differently.
+
+    weight_decay: in place of the optimizer's, None keeps it; learning_rate_scale: multiplies the learning rate.
+    """
+
+    pattern: str
+    weight_decay: float | None = None
+    learning_rate_scale: float = 1.0
+
+
+class Optimizer:
+    """What SGD and AdamW share: parameters by name, the step count, clipping, state for checkpoints."""
+
+    slots: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, Parameter]],
+        *,
+        learning_rate: float,
+        weight_decay: float,
+        groups: Sequence[Group] = (),
+    ) -> None:
+        self.parameters = dict(named_parameters)
+        where = type(self).__name__
+        if not self.parameters:
+            raise ConfigError(where, "nothing to optimise")
+        for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
+            if not value >= 0:
+                raise ConfigError(where, f"{name} is negative", got=value)
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.steps = 0
+        self.state: dict[str, Tensor] = {}
+        self.groups: dict[str, Group] = {}
+        for group in groups:
+            matched = [name for name in self.parameters if fnmatchcase(name, group.pattern)]
+            if not matched:
+                raise ConfigError(where, "a group matches no parameter", got=repr(group.pattern))
+            for name in matched:
+                self.groups.setdefault(name, group)  # the first match counts
+        for slot in self.slots:
+            for name, p in self.parameters.items():
+                self.state[f"{name}.{slot}"] = zeros(p.shape, dtype=p.dtype, device=p.device)
+
+    def rate_and_decay(self, name: str, parameter: Parameter) -> tuple[float, float]:
+        """The learning rate and weight decay of one parameter at this step."""
+        group = self.groups.get(name)
+        decay = self.weight_decay if parameter.decay else 0.0
+        if group is None:
+            return self.learning_rate, decay
+        rate = self.learning_rate * group.learning_rate_scale
+        return rate, decay if group.weight_decay is None else group.weight_decay
+
+    def step(self, *, max_norm: float | None = None) -> Tensor:
+        """One update from the gradients, which are clipped to `max_norm` first (None: not clipped). Returns the norm
+        before clipping, shape (), still on the device. Parameters without a gradient stay as they are."""
+        norm, scale = clip_scale(self.parameters.values(), max_norm)
+        self.apply(scale)
+        return norm
+
+    def apply(self, scale: Tensor) -> None:
+        """One update with every gradient multiplied by `scale`, shape ()."""
+        self.steps += 1
+        for name, p in self.parameters.items():
+            if p.grad is not None:
+                self.update(name, p, scale)
+
+    def update(self, name: str, parameter: Parameter, scale: Tensor) -> None:
+        """Applies the rule to one parameter in place."""
+        raise NotImplementedError
+
+    def zero_grad(self) -> None:
+        """Drops every gradient."""
+        for p in self.parameters.values():
+            p.grad = None
+
+    def settings(self) -> dict[str, Any]:
+        """The numbers a checkpoint keeps beside the state tensors."""
+        return {"kind": type(self).__name__, "steps": self.steps, "learning_rate": self.learning_rate, "weight_decay": self.weight_decay}
+
+    def restore(self, settings: Mapping[str, Any]) -> None:
+        """Takes the numbers of `settings()` back. Raises CheckpointError for those of another kind of optimizer."""
+        mine = self.settings()
+        if settings.get("kind") != mine["kind"] or set(settings) != set(mine):
+            raise CheckpointError("optimizer", "state of another optimizer", got=settings.get("kind"), expected=mine["kind"])
+        for name, value in settings.items():
+            if name != "kind":
+                setattr(self, name, value)
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent with momentum   (Sutskever et al. 2013).
+
+    g = grad + weight_decay w;  u = momentum u + g;  w -= lr u, or lr (g + momentum u) with `nesterov`.
+    """
+
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, Parameter]],
+        *,
+        learning_rate: float,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        groups: Sequence[Group] = (),
+    ) -> None:
+        if not 0 <= momentum < 1:
+            raise ConfigError("SGD", "momentum out of range", got=momentum, expected="0 <= momentum < 1")
+        if nesterov and momentum == 0:
+            raise ConfigError("SGD", "Nesterov's method needs momentum", got="momentum 0")
+        self.slots = ("velocity",) if momentum > 0 else ()
+        self.momentum, self.nesterov = momentum, nesterov
+        super().__init__(named_parameters, learning_rate=learning_rate, weight_decay=weight_decay, groups=groups)
+
+    def update(self, name: str, parameter: Parameter, scale: Tensor) -> None:
+        assert parameter.grad is not None
+        rate, decay = self.rate_and_decay(name, parameter)
+        velocity = self.state[f"{name}.velocity"].array if self.slots else None
+        parameter.device.kernels.sgd_(
+            parameter.array,
+            parameter.grad.array,
+            velocity,
+            scale.array,
+            lr=rate,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=decay,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"momentum": self.momentum, "nesterov": self.nesterov}
+
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay   (Loshchilov & Hutter 2017); see the kernel `adamw_` for the equations."""
+
+    slots = ("first", "second")
+
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, Parameter]],
+        *,
+        learning_rate: float = 3e-4,
+        beta1: float = 0.9,
+        beta2: float = 0.95,
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        groups: Sequence[Group] = (),
+    ) -> None:
+        if not (0 <= beta1 < 1 and 0 <= beta2 < 1 and eps > 0):
+            raise ConfigError("AdamW", "constants out of range", got=f"beta1 {beta1}, beta2 {beta2}, eps {eps}", expected="0 <= beta < 1, eps > 0")
+        self.beta1, self.beta2, self.eps = beta1, beta2, eps
+        super().__init__(named_parameters, learning_rate=learning_rate, weight_decay=weight_decay, groups=groups)
+
+    def update(self, name: str, parameter: Parameter, scale: Tensor) -> None:
+        assert parameter.grad is not None
+        rate, decay = self.rate_and_decay(name, parameter)
+        parameter.device.kernels.adamw_(
+            parameter.array,
+            parameter.grad.array,
+            self.state[f"{name}.first"].array,
+            self.state[f"{name}.second"].array,
+            scale.array,
+            lr=rate,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            eps=self.eps,
+            weight_decay=decay,
+            step=self.steps,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}

@@ -1,0 +1,192 @@
+"""Op: one differentiable operation, its forward and backward side by side; and the tape that replays them.
+
+Running `SomeOp.apply(x, w, eps=...)` runs the forward on the device's kernels and, when any input requires a
+gradient, records the Op: the output Tensor points to it and it points to its inputs. The tape of a result is the list
+of recorded Ops it depends on, in the order they ran; backward replays that list from the end. Because Ops are held
+by what depends on them and by nothing else, a result that is dropped takes its part of the tape with it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ..base.errors import DeviceError, GradientError, ShapeError
+from ..device import Array
+from .state import state
+from .tensor import Tensor
+
+_sequence = itertools.count()
+
+Gradients = dict[str, Any]  # input name -> Array, None, or a list of them for a variadic input
+
+
+class Op:
+    """Base of all operations.
+
+    A subclass writes `forward(self, x, w, *, eps)` from Arrays to one Array and `backward(self, dy)` to a dict from
+    input names to gradient Arrays; `needs` says which gradients are wanted. `saves` declares the names that `save`
+    keeps for backward, which makes the memory a recorded operation holds known in advance.
+    """
+
+    saves: ClassVar[tuple[str, ...]] = ()
+    names: ClassVar[tuple[str, ...]] = ()
+    variadic: ClassVar[bool] = False
+
+    kernels: Any  # the kernel functions of the inputs' device
+    inputs: tuple[Tensor | None, ...]
+    output_shape: tuple[int, ...]
+    sequence: int
+    recording: bool
+    released: bool
+
+    def __init_subclass__(cls) -> None:
+        positional = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        parameters = list(inspect.signature(cls.forward).parameters.values())[1:]
+        cls.names = tuple(p.name for p in parameters if p.kind in positional)
+        cls.variadic = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+
+    forward: Any
+
+    def backward(self, dy: Array) -> Gradients:
+        """Gradients of the inputs by name, from the gradient of the output."""
+        raise NotImplementedError
+
+    @classmethod
+    def apply(cls, *inputs: Tensor | None, always: bool = False, **attributes: Any) -> Tensor:
+        """Runs the operation on tensors of one device and records it if a gradient can flow through it.
+
+        `always` records it even where no input requires a gradient (for operations that reach parameters themselves).
+        """
+        device = None
+        recording = always
+        arrays: list[Array | None] = []
+        for x in inputs:
+            if x is None:
+                arrays.append(None)
+                continue
+            arrays.append(x.array)
+            recording = recording or x.requires_grad
+            if device is None:
+                device = x.array.buffer.device
+            elif x.array.buffer.device is not device:
+                got = f"{device.name!r} and {x.array.buffer.device.name!r}"
+                raise DeviceError(cls.__name__, "inputs on different devices", got=got, hint="move them with .to(device)")
+        assert device is not None
+        op = cls.__new__(cls)
+        op.kernels = device.kernels
+        op.recording = recording = recording and state.recording
+        op.inputs, op.released = inputs, False
+        if state.trace is None:
+            out = op.forward(*arrays, **attributes)
+        else:
+            out = state.trace.forward(op, arrays, attributes)
+        if not recording:
+            return Tensor(out)
+        op.output_shape = out.shape
+        op.sequence = next(_sequence)
+        return Tensor(out, True, op)
+
+    def save(self, **values: Any) -> None:
+        """Keeps what backward needs as attributes of this Op; does nothing when it is not being recorded."""
+        if self.recording:
+            assert set(values) == set(self.saves), f"{type(self).__name__} saves {self.saves}"
+            self.__dict__.update(values)
+
+    def needs(self, name: str) -> bool:
+        """Whether the gradient of the input of that name is wanted."""
+        x = self.inputs[self.names.index(name)]
+        return x is not None and x.requires_grad
+
+    def kept(self) -> list[Array]:
+        """The Arrays this operation holds for backward."""
+        values = [self.__dict__.get(name) for name in self.saves]
+        return [a for v in values for a in (v if isinstance(v, (list, tuple)) else (v,)) if isinstance(a, Array)]
+
+    def gradients(self, dy: Array) -> Sequence[Array | None]:
+        """`backward` as a sequence in the order of the inputs."""
+        found = self.backward(dy)
+        if self.variadic:
+            return found[self.names[0]]
+        return [found.get(name) for name in self.names[: len(self.inputs)]]
+
+    def release(self) -> None:
+        """Lets go of everything kept for backward."""
+        for name in self.saves:
+            self.__dict__.pop(name, None)
+        self.inputs, self.released = (), True
+
+
+def tape(root: Tensor) -> list[Op]:
+    """The recorded operations `root` depends on, in the order they ran."""
+    found: dict[int, Op] = {}
+    todo = [root.op] if root.op is not None else []
+    while todo:
+        op = todo.pop()
+        if op.sequence in found:
+            continue
+        if op.released:
+            raise GradientError(
+                "backward",
+                "a part of the tape was already replayed and freed",
+                got=type(op).__name__,
+                hint="run the forward again, or pass keep_tape=True to the first backward",
+            )
+        found[op.sequence] = op
+        todo.extend(x.op for x in op.inputs if x is not None and x.op is not None)
+    return [found[s] for s in sorted(found)]
+
+
+def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = False) -> None:
+    """Adds d root / d leaf to the `grad` of every leaf that requires it.
+
+    gradient: the gradient of the final result with respect to `root`, of its shape; 1 where `root` is a single number.
+    Raises GradientError if nothing was recorded, ShapeError if the gradient does not fit.
+    """
+    if not root.requires_grad:
+        raise GradientError("backward", "the tensor depends on nothing that requires a gradient", hint="set requires_grad=True on a leaf, and call outside no_grad")
+    if gradient is None:
+        if root.array.size != 1:
+            raise ShapeError("backward", "a gradient is needed for a result with several elements", got=root.shape, expected="shape ()", hint="reduce it to a loss, or pass gradient=")
+        seed = root.device.empty(root.shape, root.dtype)
+        root.device.kernels.fill_(seed, value=1)
+    else:
+        if gradient.shape != root.shape:
+            raise ShapeError("backward", "the gradient does not fit the tensor", got=gradient.shape, expected=root.shape)
+        seed = gradient.array
+    if root.op is None:
+        _accumulate(root, seed)
+        return
+    ops = tape(root)
+    pending: dict[int, Array] = {root.op.sequence: seed}
+    trace = state.trace
+    recording, state.recording = state.recording, False
+    try:
+        while ops:
+            op = ops.pop()
+            dy = pending.pop(op.sequence, None)
+            if dy is None:
+                continue
+            gradients = op.gradients(dy) if trace is None else trace.backward(op, dy)
+            for x, dx in zip(op.inputs, gradients, strict=True):
+                if dx is None or x is None or not x.requires_grad:
+                    continue
+                assert dx.shape == x.shape, f"{type(op).__name__}: gradient {dx.shape} for {x.shape}"
+                if x.op is None:
+                    _accumulate(x, dx)
+                elif x.op.sequence in pending:
+                    pending[x.op.sequence] = op.kernels.add(pending[x.op.sequence], dx)
+                else:
+                    pending[x.op.sequence] = dx
+            if not keep_tape:
+                op.release()
+    finally:
+        state.recording = recording
+
+
+def _accumulate(leaf: Tensor, dx: Array) -> None:
+    if leaf.grad is not None:
+        dx = leaf.device.kernels.add(leaf.grad.array, dx)
+    leaf.grad = Tensor(dx)

@@ -1,0 +1,39 @@
+"""What is switched on for this thread: recording for gradients, and the active trace."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .trace import Trace
+
+
+class _State(threading.local):
+    recording: bool = True
+    trace: Trace | None = None
+
+
+state = _State()
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """Operations inside are not recorded: results do not require gradients and keep nothing for backward."""
+    before, state.recording = state.recording, False
+    try:
+        yield
+    finally:
+        state.recording = before
+
+
+@contextmanager
+def enable_grad() -> Iterator[None]:
+    """Operations inside are recorded, even within `no_grad`."""
+    before, state.recording = state.recording, True
+    try:
+        yield
+    finally:
+        state.recording = before

@@ -1,0 +1,184 @@
+"""What every tokenizer is: text to ids and back, special tokens, a file, and a fingerprint.
+
+This is the first step of the flow: text -> ids -> token file -> batches, and the last one of generation. A
+tokenizer is immutable. `encode` never yields a special token, whatever the text says, so that a document can't
+smuggle in an end-of-text; special tokens are placed by id. Decoding goes through bytes (`decode_bytes`), because a
+token of a byte-level vocabulary may hold a part of a character; that alone makes streaming exact for every kind.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..base.errors import DataError
+from .files import StrPath, canonical_json, check_target, write_json
+
+END_OF_TEXT = "<|endoftext|>"
+"""The conventional name (GPT-2's) of the special token between documents."""
+
+Ids = Sequence[int] | np.ndarray
+
+
+class Tokenizer(ABC):
+    """A vocabulary of `vocab_size` ids, 0 to `vocab_size - 1`.
+
+    A subclass sets `kind`, calls `Tokenizer.__init__`, and defines `encode`, `_bytes` and `to_json` (with a class
+    method `from_json` for the way back). `settled` is for those whose ids depend on what follows.
+    """
+
+    kind: ClassVar[str]
+    version: ClassVar[int] = 1
+
+    def __init__(self, ordinary: int, special: Sequence[str]) -> None:
+        """`ordinary` ids for text, then one id for each name in `special`, in that order."""
+        for name in special:
+            if not isinstance(name, str) or not name or has_surrogate(name):
+                raise DataError(type(self).__name__, "not a name for a special token", got=repr(name))
+        if len(set(special)) != len(special):
+            raise DataError(type(self).__name__, "the same special token twice", got=", ".join(special))
+        self._vocab_size = ordinary + len(special)
+        self._special = {name: ordinary + i for i, name in enumerate(special)}
+        self._special_ids = np.array(sorted(self._special.values()), dtype=np.int64)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, special ones included."""
+        return self._vocab_size
+
+    @property
+    def special(self) -> Mapping[str, int]:
+        """Special tokens by name."""
+        return MappingProxyType(self._special)
+
+    @property
+    def eot(self) -> int | None:
+        """Id of the token that ends a document, or None where the vocabulary has none."""
+        return self._special.get(END_OF_TEXT)
+
+    @abstractmethod
+    def encode(self, text: str) -> np.ndarray:
+        """Ids of `text`, uint32, never a special one. Raises DataError for text the vocabulary can't express."""
+
+    def settled(self, text: str) -> int:
+        """How many leading characters of `text` get the same ids whatever follows them.
+
+        Text that comes in pieces is encoded up to here; the rest waits for the next piece. All of it, unless a
+        token may span the cut.
+        """
+        return len(text)
+
+    def decode(self, ids: Ids, *, show_special: bool = False) -> str:
+        """Text of `ids`. Special tokens stand for no text; `show_special` writes their names. Bytes that are no
+        UTF-8 become U+FFFD. Raises DataError for an id outside the vocabulary."""
+        return self.decode_bytes(ids, show_special=show_special).decode("utf-8", errors="replace")
+
+    def decode_bytes(self, ids: Ids, *, show_special: bool = False) -> bytes:
+        """The exact UTF-8 bytes `ids` stand for, complete characters or not."""
+        checked = self._checked(ids)
+        if not len(self._special_ids):
+            return self._bytes(checked)
+        at = np.flatnonzero(np.isin(checked, self._special_ids))
+        if not show_special:
+            return self._bytes(np.delete(checked, at) if len(at) else checked)
+        names = {number: name.encode("utf-8") for name, number in self._special.items()}
+        parts, begin = [], 0
+        for i in at.tolist():
+            parts += [self._bytes(checked[begin:i]), names[int(checked[i])]]
+            begin = i + 1
+        return b"".join([*parts, self._bytes(checked[begin:])])
+
+    def stream_decoder(self, *, show_special: bool = False) -> StreamDecoder:
+        """A decoder for ids that arrive one by one."""
+        return StreamDecoder(self, show_special=show_special)
+
+    @abstractmethod
+    def _bytes(self, ids: np.ndarray) -> bytes:
+        """UTF-8 bytes of ids that are known to be in the vocabulary and not special."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Everything that defines the tokenizer, as `save` writes it; `type` and `version` come first."""
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of the canonical JSON: equal exactly when two tokenizers give equal ids for every text."""
+        return hashlib.sha256(canonical_json(self.to_json())).hexdigest()
+
+    def save(self, path: StrPath) -> None:
+        """Writes the JSON file `load_tokenizer` reads, atomically. Raises DataError where it can't."""
+        check_target(path)
+        write_json(path, self.to_json())
+
+    def _checked(self, ids: Ids) -> np.ndarray:
+        where = f"{type(self).__name__}.decode"
+        array = np.asarray(ids)
+        if array.ndim != 1:
+            raise DataError(where, "not a list of ids", got=f"shape {array.shape}", expected="one dimension")
+        if array.size == 0:
+            return np.empty(0, dtype=np.int64)
+        if array.dtype.kind not in "iu":
+            raise DataError(where, "ids are not integers", got=array.dtype, expected="an integer type")
+        if array.min() < 0 or array.max() >= self._vocab_size:
+            at = int(np.flatnonzero((array < 0) | (array >= self._vocab_size))[0])
+            raise DataError(
+                where,
+                f"id outside the vocabulary at position {at}",
+                got=int(array[at]),
+                expected=f"0 to {self._vocab_size - 1}",
+                hint="use the tokenizer the ids were made with",
+            )
+        return array
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(vocab_size={self.vocab_size}, special={list(self._special)})"
+
+
+class StreamDecoder:
+    """Text of ids as they come, never half a character: `"".join` of all that is returned equals `decode` of all ids.
+
+    `push` returns what has become complete; `finish` returns what is left (U+FFFD for a character that never ended)
+    and makes the decoder ready for new text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, show_special: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._show_special = show_special
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, ids: int | Ids) -> str:
+        """Takes one id or several; returns the characters they complete (often none)."""
+        several = [ids] if isinstance(ids, int | np.integer) else ids
+        return self._utf8.decode(self._tokenizer.decode_bytes(several, show_special=self._show_special))
+
+    def finish(self) -> str:
+        """Ends the text."""
+        rest = self._utf8.decode(b"", final=True)
+        self._utf8.reset()
+        return rest
+
+
+def has_surrogate(text: str) -> bool:
+    """Whether `text` holds half a surrogate pair, which is no character and has no UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def character_error(where: str, text: str, at: int, *, expected: str, hint: str) -> DataError:
+    """The refusal of the character at position `at`, named in a form that can be read and searched."""
+    shown, line = text[at], text.count("\n", 0, at) + 1
+    return DataError(
+        where,
+        f"character {at} (line {line}) is not in the vocabulary",
+        got=f"{shown!r} (U+{ord(shown):04X})",
+        expected=expected,
+        hint=hint,
+    )

@@ -1,0 +1,32 @@
+"""Training: the step, the loop, evaluation, and what a run leaves behind."""
+
+from .config import TrainConfig
+from .events import Evaluated, Event, Sampled, Saved, Stepped
+from .load import load_model, model_from
+from .metrics import Metrics, read_metrics
+from .peak import measure_peak
+from .step import Evaluation, StepResult, accumulate, evaluate, evaluate_file, train_step
+from .trainer import Trainer, TrainResult, make_optimizer
+
+__all__ = [
+    "Evaluated",
+    "Evaluation",
+    "Event",
+    "Metrics",
+    "Sampled",
+    "Saved",
+    "StepResult",
+    "Stepped",
+    "TrainConfig",
+    "TrainResult",
+    "Trainer",
+    "accumulate",
+    "evaluate",
+    "evaluate_file",
+    "load_model",
+    "make_optimizer",
+    "measure_peak",
+    "model_from",
+    "read_metrics",
+    "train_step",
+]

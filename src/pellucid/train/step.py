@@ -1,0 +1,111 @@
+"""One training step, and the loss on text the model is not trained on: the two functions everything else repeats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp
+
+from ..base.errors import NonFiniteError
+from ..data import TokenBatch, TokenFile
+from ..models import TransformerLM
+from ..optim import Optimizer, clip_scale
+from ..tape import no_grad
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """loss: nats/token before the update; norm: of the whole gradient before clipping; n_targets: predicted tokens."""
+
+    loss: float
+    norm: float
+    n_targets: int
+
+    @property
+    def perplexity(self) -> float:
+        """e**loss"""
+        return exp(self.loss) if self.loss < 700 else float("inf")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """loss: nats/token, the mean over every one of `n_targets` predicted tokens."""
+
+    loss: float
+    n_targets: int
+
+    @property
+    def perplexity(self) -> float:
+        """e**loss"""
+        return exp(self.loss) if self.loss < 700 else float("inf")
+
+
+def accumulate(model: TransformerLM, batch: TokenBatch, *, micro_batches: int = 1) -> float:
+    """Adds the gradient of the batch's loss to the parameters' and returns the loss, in nats/token.
+
+    The batch is computed in `micro_batches` parts, each weighted by its share of the predicted tokens, so loss and
+    gradient are those of the whole batch, however the tokens fall.
+    """
+    total = 0.0
+    for part in batch.split(micro_batches) if micro_batches > 1 else [batch]:
+        if part.n_targets == 0:
+            continue
+        share = part.n_targets / batch.n_targets
+        loss = model.loss(part.inputs, part.targets, part.weights * share if share != 1 else part.weights)
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def train_step(
+    model: TransformerLM, optimizer: Optimizer, batch: TokenBatch, *, max_norm: float | None = None, micro_batches: int = 1
+) -> StepResult:
+    """Forward, backward, clip, update.
+
+    Raises NonFiniteError, before anything was updated, when loss or gradient is not a finite number.
+    """
+    optimizer.zero_grad()
+    loss = accumulate(model, batch, micro_batches=micro_batches)
+    norm, scale = clip_scale(optimizer.parameters.values(), max_norm)
+    size = norm.item()
+    if not (abs(loss) < float("inf") and size < float("inf")):
+        raise NonFiniteError(
+            f"step {optimizer.steps}",
+            "loss or gradient is not a finite number; the weights are as they were",
+            got=f"loss {loss}, gradient norm {size}",
+            hint="lower the learning rate or clip harder; pellucid.trace(stop_at_nonfinite=True) names the operation",
+        )
+    optimizer.apply(scale)
+    optimizer.zero_grad()
+    return StepResult(loss, size, batch.n_targets)
+
+
+def evaluate(model: TransformerLM, batch: TokenBatch) -> Evaluation:
+    """The loss of a batch without dropout, gradients or update."""
+    training = model.training
+    model.eval()
+    try:
+        with no_grad():
+            loss = model.loss(batch.inputs, batch.targets, batch.weights).item()
+    finally:
+        model.train(training)
+    return Evaluation(loss, batch.n_targets)
+
+
+def evaluate_file(
+    model: TransformerLM, tokens: TokenFile, *, sequences: int, seq_len: int, max_batches: int | None = None
+) -> Evaluation:
+    """The loss over a token file in consecutive windows, each token weighing the same, whatever batch it fell into.
+
+    seq_len: tokens predicted in a window. max_batches: stop after so many (None: the whole file).
+    """
+    total, count, index = 0.0, 0, 0
+    while (max_batches is None or index < max_batches) and (batch := tokens.chunk(index, sequences, seq_len + 1)):
+        found = evaluate(model, batch)
+        total += found.loss * found.n_targets
+        count += found.n_targets
+        index += 1
+    if count == 0:  # shorter than one window: the whole of it as one
+        batch = tokens.chunk(0, 1, len(tokens))
+        assert batch is not None
+        return evaluate(model, batch)
+    return Evaluation(total / count, count)

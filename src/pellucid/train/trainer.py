@@ -1,0 +1,217 @@
+"""Trainer: the loop from tokens to checkpoints.
+
+Everything a step does follows from (configuration, step number, weights, optimizer state, dropout generator). A
+checkpoint holds exactly these, so a run that was killed and resumed gives the weights of the uninterrupted run, bit
+for bit. The loop prints nothing; it hands events to whoever asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ..base.config import to_dict
+from ..base.errors import CheckpointError
+from ..base.rng import Generator
+from ..checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, load_into, prune_checkpoints, save_checkpoint
+from ..data import TokenFile
+from ..generate import Sampler, generate
+from ..models import TransformerLM
+from ..optim import SGD, AdamW, Optimizer
+from ..text import Tokenizer
+from .config import TrainConfig
+from .events import Evaluated, Event, Sampled, Saved, Stepped
+from .metrics import Metrics
+from .step import evaluate_file, train_step
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended: `steps` done, held-out loss of the last evaluation, whether it was stopped early."""
+
+    steps: int
+    loss: float | None
+    held_out_loss: float | None
+    stopped: bool
+    seconds: float
+
+
+def make_optimizer(model: TransformerLM, config: TrainConfig) -> Optimizer:
+    """The configured optimizer over the model's parameters."""
+    rate, decay = config.learning_rate, config.weight_decay
+    if config.optimizer == "sgd":
+        return SGD(model.named_parameters(), learning_rate=rate, momentum=config.momentum, weight_decay=decay)
+    return AdamW(
+        model.named_parameters(),
+        learning_rate=rate,
+        beta1=config.beta1,
+        beta2=config.beta2,
+        eps=config.eps,
+        weight_decay=decay,
+    )
+
+
+class Trainer:
+    """Trains a model on a token file.
+
+    folder: where checkpoints and metrics go (None: nowhere). held_out: tokens to evaluate on. tokenizer: for samples
+    and kept with each checkpoint. on_event: is handed every event. peak: FLOP/s for the share of peak.
+    """
+
+    def __init__(
+        self,
+        model: TransformerLM,
+        tokens: TokenFile,
+        config: TrainConfig,
+        *,
+        held_out: TokenFile | None = None,
+        folder: str | Path | None = None,
+        tokenizer: Tokenizer | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        peak: float | None = None,
+    ) -> None:
+        self.model, self.tokens, self.config = model, tokens, config
+        self.held_out, self.tokenizer, self.peak = held_out, tokenizer, peak
+        self.folder = None if folder is None else Path(folder)
+        self.optimizer = make_optimizer(model, config)
+        self.step = 0  # steps done
+        self.held_out_loss: float | None = None
+        self._on_event = on_event or (lambda event: None)
+        self._stop = False
+        self._saved_at = -1
+
+    def stop(self) -> None:
+        """Asks the loop to save and end after the step in progress; safe to call from a signal handler."""
+        self._stop = True
+
+    def resume(self) -> bool:
+        """Continues from the newest complete checkpoint of the folder; False where there is none yet.
+
+        Raises CheckpointError, with nothing changed, if it is damaged or belongs to another configuration.
+        """
+        newest = None if self.folder is None else latest_checkpoint(self.folder)
+        if newest is None:
+            return False
+        self.restore(load_checkpoint(newest))
+        return True
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Takes weights, optimizer, generator and step from a checkpoint of the same model and configuration."""
+        state = checkpoint.state
+        if checkpoint.config.get("model") != to_dict(self.model.config):
+            raise CheckpointError(str(checkpoint.path), "a checkpoint of another model configuration", hint="resume with the run's own configuration")
+        if state["train"] != to_dict(self.config):
+            raise CheckpointError(str(checkpoint.path), "a checkpoint of another training configuration", hint="resume with the run's own configuration")
+        if checkpoint.optimizer is None:
+            raise CheckpointError(str(checkpoint.path), "no optimizer state to resume from", hint="load the weights alone into a new run")
+        self.optimizer.restore(state["optimizer"])
+        load_into(dict(self.model.named_parameters()), checkpoint.model)
+        load_into(self.optimizer.state, checkpoint.optimizer)
+        generator = Generator.from_state(state["dropout"])
+        self.model.dropout_generator.seed, self.model.dropout_generator.counter = generator.seed, generator.counter
+        self.step = self._saved_at = state["step"]
+        self.held_out_loss = state["held_out_loss"]
+
+    def run(self) -> TrainResult:
+        """Trains to the last step, or until `stop`. Raises NonFiniteError when the numbers blow up."""
+        c, schedule, start = self.config, self.config.schedule(), time.perf_counter()
+        metrics = None if self.folder is None else Metrics(self.folder / "metrics.jsonl", after_step=self.step)
+        flops = self.model.config.flops_per_token(c.seq_len)
+        recent: deque[float] = deque(maxlen=20)
+        loss: float | None = None
+        self.model.train()
+        try:
+            if self.folder is not None and self._saved_at < 0:
+                self.save()  # so that a run killed in its first steps resumes from its own beginning
+            while self.step < c.steps and not self._stop:
+                before = time.perf_counter()
+                batch = self.tokens.batch(self.step, c.sequences, c.seq_len + 1)
+                self.optimizer.learning_rate = rate = schedule.rate(self.step)
+                result = train_step(self.model, self.optimizer, batch, max_norm=c.max_norm, micro_batches=c.accumulate)
+                self.step += 1
+                loss = result.loss
+                seconds = time.perf_counter() - before
+                recent.append(seconds)
+                speed = result.n_targets / median(recent)
+                share = None if self.peak is None else speed * flops / self.peak
+                left = (c.steps - self.step) * median(recent)
+                self._on_event(
+                    Stepped(self.step, c.steps, loss, result.norm, rate, result.n_targets, seconds, speed, share, left)
+                )
+                if metrics is not None:
+                    metrics.write(
+                        {"step": self.step, "loss": loss, "norm": result.norm, "learning_rate": rate, "tokens": result.n_targets, "seconds": seconds}
+                    )
+                self._between_steps(metrics)
+            if self.step == c.steps or self._stop:
+                self._finish(metrics)
+        finally:
+            if metrics is not None:
+                metrics.close()
+        return TrainResult(self.step, loss, self.held_out_loss, self.step < c.steps, time.perf_counter() - start)
+
+    def save(self) -> Path:
+        """Writes a checkpoint of this moment and drops the oldest ones beyond `keep`."""
+        assert self.folder is not None
+        path = save_checkpoint(
+            self.folder / "checkpoints" / f"step-{self.step:08d}",
+            tensors=dict(self.model.named_parameters()),
+            optimizer_tensors=self.optimizer.state,
+            config={"architecture": "TransformerLM", "model": to_dict(self.model.config)},
+            tokenizer=self.tokenizer,
+            state=self._state(),
+        )
+        prune_checkpoints(self.folder, keep=self.config.keep)
+        self._saved_at = self.step
+        self._on_event(Saved(self.step, path))
+        return path
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "train": to_dict(self.config),
+            "optimizer": self.optimizer.settings(),
+            "dropout": self.model.dropout_generator.state(),
+            "held_out_loss": self.held_out_loss,
+        }
+
+    def _between_steps(self, metrics: Metrics | None) -> None:
+        c, last = self.config, self.step == self.config.steps
+        if c.eval_every is not None and self.step % c.eval_every == 0 and not last:
+            self._evaluate(metrics, c.eval_batches)
+        if c.sample_every is not None and self.step % c.sample_every == 0:
+            self._sample()
+        if c.save_every is not None and self.step % c.save_every == 0 and not last and self.folder is not None:
+            self.save()
+
+    def _finish(self, metrics: Metrics | None) -> None:
+        """The end of the run: the loss over all held-out text, and a checkpoint; a stopped run only saves."""
+        if self.step == self.config.steps:
+            self._evaluate(metrics, None)
+        if self.folder is not None and self._saved_at != self.step:
+            self.save()
+
+    def _evaluate(self, metrics: Metrics | None, batches: int | None) -> None:
+        if self.held_out is None:
+            return
+        found = evaluate_file(
+            self.model, self.held_out, sequences=self.config.sequences, seq_len=self.config.seq_len, max_batches=batches
+        )
+        self.held_out_loss = found.loss
+        self._on_event(Evaluated(self.step, found.loss, found.perplexity, found.n_targets, batches is None))
+        if metrics is not None:
+            metrics.write({"step": self.step, "held_out_loss": found.loss, "n_targets": found.n_targets})
+
+    def _sample(self) -> None:
+        if self.tokenizer is None:
+            return
+        prompt = self.tokens.ids[:1].astype(int)
+        room = self.model.config.max_seq_len
+        sampler = Sampler(temperature=0.8, top_k=50, seed=self.step)
+        ids = generate(self.model, prompt, max_new_tokens=min(self.config.sample_tokens, room), sampler=sampler)
+        self._on_event(Sampled(self.step, self.tokenizer.decode(ids)))

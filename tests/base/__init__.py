@@ -1,0 +1,1 @@
+"""The base layer: errors, settings, number formats, shapes, random numbers."""

@@ -1,0 +1,1 @@
+"""Rules about the source itself: layers, interface, style."""
