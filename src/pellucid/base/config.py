@@ -60,7 +60,9 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
         return _typed(value, options[0], where)
     if origin is typing.Literal:
         if value not in arguments:
-            raise ConfigError(where, "not one of the choices", got=repr(value), expected=", ".join(map(repr, arguments)))
+            raise ConfigError(
+                where, "not one of the choices", got=repr(value), expected=", ".join(map(repr, arguments))
+            )
         return value
     if dataclasses.is_dataclass(hint):
         return from_dict(hint, value, where=where)  # type: ignore[arg-type]

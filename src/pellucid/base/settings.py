@@ -46,7 +46,9 @@ def read(environ: dict[str, str] | None = None) -> Settings:
     isas = ("avx512bf16", "avx512", "avx2", "neon", "portable")
     isa = env.get("PELLUCID_ISA") or None
     if isa is not None and isa not in isas:
-        raise ConfigError("PELLUCID_ISA", "unknown instruction path", got=repr(isa), expected=f"one of {', '.join(isas)}")
+        raise ConfigError(
+            "PELLUCID_ISA", "unknown instruction path", got=repr(isa), expected=f"one of {', '.join(isas)}"
+        )
     home = env.get("XDG_CACHE_HOME") or "~/.cache"
     cache = Path(env.get("PELLUCID_CACHE") or Path(home) / "pellucid").expanduser()
     return Settings(threads=threads, isa=isa, poison=poison == "1", cache=cache)

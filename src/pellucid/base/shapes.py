@@ -85,7 +85,12 @@ def resolve(shape: Sequence[int], size: int, *, where: str = "reshape") -> Shape
         if not bad:
             wanted = tuple(size // known if n == -1 else n for n in wanted)
     if bad or prod(wanted) != size:
-        raise ShapeError(where, "the new shape does not hold the same number of elements", got=tuple(shape), expected=f"{size} elements")
+        raise ShapeError(
+            where,
+            "the new shape does not hold the same number of elements",
+            got=tuple(shape),
+            expected=f"{size} elements",
+        )
     return wanted
 
 

@@ -1,12 +1,13 @@
 """Locks: one run per output folder, and a way to tell a live writer's temporary files from abandoned ones.
 
 Both rest on the operating system's file lock, which ends with the process that holds it however that process ends:
-a killed run leaves nothing that has to be removed by hand. The lock is advisory and belongs to one machine; a network
-file system that offers none is refused by `lock_folder`.
+a killed run leaves nothing that has to be removed by hand. The lock is advisory. Where a system or a file system has
+none (Windows, some network folders), `lock_folder` refuses rather than let two runs write into one folder.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -16,16 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..base.errors import ConfigError
-from ..text.files import StrPath
+from ..base.files import StrPath
 
-if sys.platform == "win32":
-    import msvcrt
-else:
+if sys.platform != "win32":
     import fcntl
 
 LOCK_FILE = ".lock"
-# Windows locks bytes and keeps others from reading them, so there the lock lies far behind the text of the file.
-_FAR = 1 << 30
 _LONGEST_NOTE = 4096  # bytes
 
 
@@ -35,13 +32,11 @@ def try_lock(handle: int) -> bool:
     Raises:
         OSError: the file system has no locks.
     """
+    if sys.platform == "win32":
+        raise OSError(errno.ENOTSUP, "no file locks on this system")
     try:
-        if sys.platform == "win32":
-            os.lseek(handle, _FAR, os.SEEK_SET)
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
     return True
 

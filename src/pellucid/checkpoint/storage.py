@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..base.errors import CheckpointError
-from ..text.files import StrPath
+from ..base.files import StrPath
 from .locks import try_lock
 
 _TEMPORARY = ".pellucid-tmp"
@@ -73,8 +73,7 @@ def replacing(path: StrPath, *, needed: int) -> Iterator[BinaryIO]:
     try:
         try:
             with open(temporary, "xb", buffering=1 << 16) as file:
-                with suppress(OSError):  # a file system without locks: nothing will be swept there either
-                    try_lock(file.fileno())
+                _claim(file.fileno(), temporary)
                 yield file
                 push(file)
                 os.replace(temporary, target)
@@ -98,9 +97,8 @@ def building(target: Path) -> Iterator[Path]:
     temporary.mkdir()
     handle = None
     try:
-        with suppress(OSError):
-            handle = os.open(temporary, os.O_RDONLY)
-            try_lock(handle)
+        handle = os.open(temporary, os.O_RDONLY)
+        _claim(handle, temporary)
         yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -149,6 +147,16 @@ def sweep(folder: Path) -> None:
         for entry in os.scandir(folder):
             if entry.name.startswith(".") and entry.name.endswith(_TEMPORARY):
                 _remove_abandoned(entry)
+
+
+def _claim(handle: int, temporary: Path) -> None:
+    """Locks what was just made. Between the making and the lock, a sweep may have taken it for abandoned."""
+    try:
+        kept = try_lock(handle) and temporary.exists()
+    except OSError:
+        return  # no locks here, so nothing is ever swept here either
+    if not kept:
+        raise OSError(errno.EAGAIN, "another process tidied up at this very moment; try again")
 
 
 def _remove_abandoned(entry: os.DirEntry[str]) -> None:

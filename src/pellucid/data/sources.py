@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..base.errors import DataError
-from ..text.files import StrPath, reading, reason
+from ..base.files import StrPath, reading, reason
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".py", ".jsonl")
 """What `documents` reads out of a folder, in lower case, when no pattern is given."""

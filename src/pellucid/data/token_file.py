@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from ..base.errors import DataError
+from ..base.files import StrPath, reading
 from ..base.rng import Generator
 from ..text import Tokenizer
-from ..text.files import StrPath, reading
 from .batch import Ids, TokenBatch
 from .sources import read_jsonl
 from .token_writer import TokenFileInfo, encoded, write_ids

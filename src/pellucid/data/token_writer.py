@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import DataError
+from ..base.files import StrPath, check_header, check_keys, check_target, read_json, replacing, write_json
 from ..text import Tokenizer
-from ..text.files import StrPath, check_header, check_keys, check_target, read_json, replacing, write_json
 from .sources import Continued
 
 LARGEST = 2**32 - 1

@@ -32,7 +32,9 @@ class Array:
 
     __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
 
-    def __init__(self, buffer: Buffer, shape: Shape, dtype: DType, strides: Shape | None = None, offset: int = 0) -> None:
+    def __init__(
+        self, buffer: Buffer, shape: Shape, dtype: DType, strides: Shape | None = None, offset: int = 0
+    ) -> None:
         self.buffer = buffer
         self.shape = shape
         self.dtype = dtype
@@ -78,7 +80,12 @@ class Array:
         """Axes in another order."""
         found = [shapes.axis(a, self.rank, where="permute") for a in order]
         if sorted(found) != list(range(self.rank)):
-            raise ShapeError("permute", "not a permutation of the axes", got=tuple(order), expected=f"each of 0 to {self.rank - 1} once")
+            raise ShapeError(
+                "permute",
+                "not a permutation of the axes",
+                got=tuple(order),
+                expected=f"each of 0 to {self.rank - 1} once",
+            )
         shape = tuple(self.shape[a] for a in found)
         return Array(self.buffer, shape, self.dtype, tuple(self.strides[a] for a in found), self.offset)
 
@@ -96,7 +103,9 @@ class Array:
         if shapes.broadcast(self.shape, shape, where="expand") != shape:
             raise ShapeError("expand", "does not broadcast", got=self.shape, expected=shape)
         strides = [0] * lead
-        strides += [0 if n == 1 and m != 1 else s for n, s, m in zip(self.shape, self.strides, shape[lead:], strict=True)]
+        strides += [
+            0 if n == 1 and m != 1 else s for n, s, m in zip(self.shape, self.strides, shape[lead:], strict=True)
+        ]
         return Array(self.buffer, shape, self.dtype, tuple(strides), self.offset)
 
     def slice(self, axis: int, start: int, stop: int, step: int = 1) -> Array:

@@ -86,7 +86,12 @@ class HostDevice(Device):
         """The memory of a NumPy array as an Array, without a copy; the two share every later change."""
         strides = tuple(s // host.itemsize for s in host.strides)
         if any(s % host.itemsize for s in host.strides):
-            raise DeviceError("adopt", "strides that are no multiple of the element size", got=host.strides, hint="copy the array first")
+            raise DeviceError(
+                "adopt",
+                "strides that are no multiple of the element size",
+                got=host.strides,
+                hint="copy the array first",
+            )
         buffer = Buffer(self, host.ctypes.data, host.nbytes, _Foreign(host))
         return Array(buffer, host.shape, dtype, strides)
 

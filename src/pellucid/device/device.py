@@ -98,5 +98,11 @@ def device(which: str | Device) -> Device:
         return which
     if which not in _devices:
         known = ", ".join(sorted(_devices))
-        raise DeviceError("device", "no such device", got=repr(which), expected=f"one of {known}", hint="`pellucid doctor` shows what this machine offers")
+        raise DeviceError(
+            "device",
+            "no such device",
+            got=repr(which),
+            expected=f"one of {known}",
+            hint="`pellucid doctor` shows what this machine offers",
+        )
     return _devices[which]

@@ -1,4 +1,4 @@
-"""Generation: samplers, the decoder and its streams."""
+"""Generation: samplers, the decoder that keeps its cache between turns, and streams of ids."""
 
 from .decoder import Decoder, generate, stream
 from .sampler import Sampler

@@ -65,7 +65,12 @@ class Decoder:
             raise DataError("Decoder.next", "nothing to continue", hint="feed a prompt first")
         limit = self.model.config.max_seq_len
         if len(self._history) > limit:
-            raise DataError("Decoder.next", "the context is full", got=f"{len(self._history)} tokens", expected=f"at most {limit} to continue from")
+            raise DataError(
+                "Decoder.next",
+                "the context is full",
+                got=f"{len(self._history)} tokens",
+                expected=f"at most {limit} to continue from",
+            )
         pending = np.asarray(self._history[self.caches[0].length :], np.int64)
         training = self.model.training
         if training:

@@ -39,9 +39,13 @@ class Sampler:
         if top_k is not None and top_k < 1:
             raise ConfigError("Sampler", "top_k keeps nothing", got=top_k, expected="at least 1", hint="None keeps all")
         if top_p is not None and not 0 < top_p <= 1:
-            raise ConfigError("Sampler", "top_p is not a share", got=top_p, expected="0 < top_p <= 1", hint="None keeps all")
+            raise ConfigError(
+                "Sampler", "top_p is not a share", got=top_p, expected="0 < top_p <= 1", hint="None keeps all"
+            )
         if repetition_penalty is not None and not (0 < repetition_penalty < float("inf")):
-            raise ConfigError("Sampler", "repetition_penalty must be positive", got=repetition_penalty, hint="None switches it off")
+            raise ConfigError(
+                "Sampler", "repetition_penalty must be positive", got=repetition_penalty, hint="None switches it off"
+            )
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.repetition_penalty = repetition_penalty
         self.generator = Generator(seed)

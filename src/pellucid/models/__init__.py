@@ -1,4 +1,4 @@
-"""Models built from the layers."""
+"""Models: one configuration and the decoder-only transformer language model it describes."""
 
 from .config import ParameterCounts, TransformerConfig
 from .transformer import TransformerLM

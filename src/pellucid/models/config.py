@@ -78,16 +78,23 @@ class TransformerConfig:
                 raise ConfigError(where, f"{name} must be at least 1", got=value)
         if self.head_dim is None and self.d_model % self.n_heads:
             raise ConfigError(
-                where, "d_model is not a multiple of n_heads", got=f"{self.d_model} and {self.n_heads}", hint="choose another number of heads, or set head_dim"
+                where,
+                "d_model is not a multiple of n_heads",
+                got=f"{self.d_model} and {self.n_heads}",
+                hint="choose another number of heads, or set head_dim",
             )
         if self.n_heads % self.kv_heads:
-            raise ConfigError(where, "n_heads is not a multiple of n_kv_heads", got=f"{self.n_heads} and {self.kv_heads}")
+            raise ConfigError(
+                where, "n_heads is not a multiple of n_kv_heads", got=f"{self.n_heads} and {self.kv_heads}"
+            )
         if self.positions == "rope" and self.head_width % 2:
             raise ConfigError(where, "rotary positions need an even head_dim", got=self.head_width)
         if not 0 <= self.dropout < 1:
             raise ConfigError(where, "dropout is not a probability", got=self.dropout, expected="0 <= dropout < 1")
         if not (self.norm_eps > 0 and self.rope_base > 0):
-            raise ConfigError(where, "norm_eps and rope_base must be positive", got=f"{self.norm_eps} and {self.rope_base}")
+            raise ConfigError(
+                where, "norm_eps and rope_base must be positive", got=f"{self.norm_eps} and {self.rope_base}"
+            )
         if not 0 <= self.seed < 2**64:
             raise ConfigError(where, "seed out of range", got=self.seed, expected="0 to 2**64 - 1")
 
@@ -135,7 +142,9 @@ class TransformerConfig:
     def matmul_parameters(self) -> int:
         """Weights that take part in a matrix product for every token (tables that are only looked up do not)."""
         counts, d = self.parameter_counts(), self.d_model
-        biases = self.n_layers * ((self.n_heads + 2 * self.kv_heads) * self.head_width + d + (2 if self.is_gated else 1) * self.hidden + d)
+        biases = self.n_layers * (
+            (self.n_heads + 2 * self.kv_heads) * self.head_width + d + (2 if self.is_gated else 1) * self.hidden + d
+        )
         return counts.attention + counts.feedforward - (biases if self.biases else 0) + self.vocab_size * d
 
     def flops_per_token(self, seq_len: int, *, training: bool = True) -> int:

@@ -33,7 +33,9 @@ Ids = Tensor | np.ndarray[Any, Any] | Sequence[Any]
 class Block(Module):
     """One layer: x + attention(norm(x)), then x + feedforward(norm(x))."""
 
-    def __init__(self, config: TransformerConfig, *, generator: Generator, dropout: Generator, device: str | Device) -> None:
+    def __init__(
+        self, config: TransformerConfig, *, generator: Generator, dropout: Generator, device: str | Device
+    ) -> None:
         c = config
         shared: dict[str, Any] = {
             "generator": generator,
@@ -62,7 +64,9 @@ class Block(Module):
 class Transformer(Module):
     """The trunk: ids to normalised hidden states."""
 
-    def __init__(self, config: TransformerConfig, *, generator: Generator, dropout: Generator, device: str | Device) -> None:
+    def __init__(
+        self, config: TransformerConfig, *, generator: Generator, dropout: Generator, device: str | Device
+    ) -> None:
         c = config
         self.config = c
         self.embed_tokens = Embedding(c.vocab_size, c.d_model, generator=generator, device=device)
@@ -144,7 +148,8 @@ class TransformerLM(Module):
         c = self.config
         room = c.max_seq_len if capacity is None else capacity
         return [
-            KVCache(batch, room, c.kv_heads, c.head_width, dtype=dtypes.float32, device=self.device) for _ in range(c.n_layers)
+            KVCache(batch, room, c.kv_heads, c.head_width, dtype=dtypes.float32, device=self.device)
+            for _ in range(c.n_layers)
         ]
 
     def forward_cached(self, ids: Ids, caches: Sequence[KVCache], *, last_only: bool = False) -> Tensor:
@@ -180,7 +185,13 @@ class TransformerLM(Module):
         low, high = int(host.min()), int(host.max())
         if low < 0 or high >= self.config.vocab_size:
             bad = low if low < 0 else high
-            raise DataError(what, "id outside the vocabulary", got=bad, expected=f"0 to {self.config.vocab_size - 1}", hint="use the tokenizer the model was trained with")
+            raise DataError(
+                what,
+                "id outside the vocabulary",
+                got=bad,
+                expected=f"0 to {self.config.vocab_size - 1}",
+                hint="use the tokenizer the model was trained with",
+            )
         if start + host.shape[1] > self.config.max_seq_len:
             raise DataError(
                 what,

@@ -37,7 +37,9 @@ class KVCache:
         """Appends new positions; returns views of everything filled. Raises ShapeError past the capacity."""
         stop = self.length + k.shape[1]
         if stop > self.capacity:
-            raise ShapeError("KVCache", "the context is full", got=f"{stop} positions", expected=f"at most {self.capacity}")
+            raise ShapeError(
+                "KVCache", "the context is full", got=f"{stop} positions", expected=f"at most {self.capacity}"
+            )
         kernels = k.device.kernels
         kernels.assign_(self.keys.slice(1, self.length, stop), k)
         kernels.assign_(self.values.slice(1, self.length, stop), v)
@@ -47,7 +49,9 @@ class KVCache:
     def truncate(self, length: int) -> None:
         """Forgets every position from `length` on."""
         if not 0 <= length <= self.length:
-            raise ShapeError("KVCache", "can't keep more positions than there are", got=length, expected=f"0 to {self.length}")
+            raise ShapeError(
+                "KVCache", "can't keep more positions than there are", got=length, expected=f"0 to {self.length}"
+            )
         self.length = length
 
 
@@ -75,7 +79,9 @@ class SelfAttention(Module):
         device: str | Device = "cpu",
     ) -> None:
         def project(inputs: int, outputs: int, std: float) -> Linear:
-            return Linear(inputs, outputs, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device)
+            return Linear(
+                inputs, outputs, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device
+            )
 
         self.q_proj = project(width, heads * head_dim, std)
         self.k_proj = project(width, kv_heads * head_dim, std)

@@ -47,7 +47,9 @@ class Linear(Module):
 class Embedding(Module):
     """y = weight[ids].   ids: any shape of integers, weight: (rows, width)."""
 
-    def __init__(self, rows: int, width: int, *, generator: Generator, std: float = 0.02, device: str | Device = "cpu") -> None:
+    def __init__(
+        self, rows: int, width: int, *, generator: Generator, std: float = 0.02, device: str | Device = "cpu"
+    ) -> None:
         self.weight = normal((rows, width), std, generator=generator, device=device)
 
     def __call__(self, ids: Tensor) -> Tensor:
@@ -104,9 +106,15 @@ class SwiGLU(Module):
         operand_dtype: DType | None = None,
         device: str | Device = "cpu",
     ) -> None:
-        self.gate_proj = Linear(width, hidden, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device)
-        self.up_proj = Linear(width, hidden, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device)
-        self.down_proj = Linear(hidden, width, generator=generator, bias=bias, std=out_std, operand_dtype=operand_dtype, device=device)
+        self.gate_proj = Linear(
+            width, hidden, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device
+        )
+        self.up_proj = Linear(
+            width, hidden, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device
+        )
+        self.down_proj = Linear(
+            hidden, width, generator=generator, bias=bias, std=out_std, operand_dtype=operand_dtype, device=device
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
@@ -128,8 +136,12 @@ class GELUFeedForward(Module):
         operand_dtype: DType | None = None,
         device: str | Device = "cpu",
     ) -> None:
-        self.fc_in = Linear(width, hidden, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device)
-        self.fc_out = Linear(hidden, width, generator=generator, bias=bias, std=out_std, operand_dtype=operand_dtype, device=device)
+        self.fc_in = Linear(
+            width, hidden, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device
+        )
+        self.fc_out = Linear(
+            hidden, width, generator=generator, bias=bias, std=out_std, operand_dtype=operand_dtype, device=device
+        )
         self.approximate = approximate
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules."""
+"""Optimizers (SGD, AdamW), clipping to a global norm, and learning-rate schedules."""
 
 from .optimizer import SGD, AdamW, Group, Optimizer, clip_scale
 from .schedule import Schedule

@@ -114,13 +114,20 @@ class Optimizer:
 
     def settings(self) -> dict[str, Any]:
         """The numbers a checkpoint keeps beside the state tensors."""
-        return {"kind": type(self).__name__, "steps": self.steps, "learning_rate": self.learning_rate, "weight_decay": self.weight_decay}
+        return {
+            "kind": type(self).__name__,
+            "steps": self.steps,
+            "learning_rate": self.learning_rate,
+            "weight_decay": self.weight_decay,
+        }
 
     def restore(self, settings: Mapping[str, Any]) -> None:
         """Takes the numbers of `settings()` back. Raises CheckpointError for those of another kind of optimizer."""
         mine = self.settings()
         if settings.get("kind") != mine["kind"] or set(settings) != set(mine):
-            raise CheckpointError("optimizer", "state of another optimizer", got=settings.get("kind"), expected=mine["kind"])
+            raise CheckpointError(
+                "optimizer", "state of another optimizer", got=settings.get("kind"), expected=mine["kind"]
+            )
         for name, value in settings.items():
             if name != "kind":
                 setattr(self, name, value)
@@ -186,7 +193,12 @@ class AdamW(Optimizer):
         groups: Sequence[Group] = (),
     ) -> None:
         if not (0 <= beta1 < 1 and 0 <= beta2 < 1 and eps > 0):
-            raise ConfigError("AdamW", "constants out of range", got=f"beta1 {beta1}, beta2 {beta2}, eps {eps}", expected="0 <= beta < 1, eps > 0")
+            raise ConfigError(
+                "AdamW",
+                "constants out of range",
+                got=f"beta1 {beta1}, beta2 {beta2}, eps {eps}",
+                expected="0 <= beta < 1, eps > 0",
+            )
         self.beta1, self.beta2, self.eps = beta1, beta2, eps
         super().__init__(named_parameters, learning_rate=learning_rate, weight_decay=weight_decay, groups=groups)
 

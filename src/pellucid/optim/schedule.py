@@ -26,9 +26,19 @@ class Schedule:
     def __post_init__(self) -> None:
         low = self.lowest
         if not (self.peak > 0 and 0 <= low <= self.peak):
-            raise ConfigError("Schedule", "rates out of order", got=f"peak {self.peak}, floor {low}", expected="0 <= floor <= peak, peak > 0")
+            raise ConfigError(
+                "Schedule",
+                "rates out of order",
+                got=f"peak {self.peak}, floor {low}",
+                expected="0 <= floor <= peak, peak > 0",
+            )
         if not 0 <= self.warmup <= self.total:
-            raise ConfigError("Schedule", "steps out of order", got=f"warmup {self.warmup}, total {self.total}", expected="0 <= warmup <= total")
+            raise ConfigError(
+                "Schedule",
+                "steps out of order",
+                got=f"warmup {self.warmup}, total {self.total}",
+                expected="0 <= warmup <= total",
+            )
 
     @property
     def lowest(self) -> float:

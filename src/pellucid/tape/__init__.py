@@ -9,4 +9,16 @@ from .trace import Trace, describe, kept_bytes, trace
 
 _tensor._backward = backward
 
-__all__ = ["Op", "Parameter", "Tensor", "Trace", "backward", "describe", "enable_grad", "kept_bytes", "no_grad", "tape", "trace"]
+__all__ = [
+    "Op",
+    "Parameter",
+    "Tensor",
+    "Trace",
+    "backward",
+    "describe",
+    "enable_grad",
+    "kept_bytes",
+    "no_grad",
+    "tape",
+    "trace",
+]

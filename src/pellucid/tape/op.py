@@ -73,7 +73,9 @@ class Op:
                 device = x.array.buffer.device
             elif x.array.buffer.device is not device:
                 got = f"{device.name!r} and {x.array.buffer.device.name!r}"
-                raise DeviceError(cls.__name__, "inputs on different devices", got=got, hint="move them with .to(device)")
+                raise DeviceError(
+                    cls.__name__, "inputs on different devices", got=got, hint="move them with .to(device)"
+                )
         assert device is not None
         op = cls.__new__(cls)
         op.kernels = device.kernels
@@ -146,15 +148,27 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
     Raises GradientError if nothing was recorded, ShapeError if the gradient does not fit.
     """
     if not root.requires_grad:
-        raise GradientError("backward", "the tensor depends on nothing that requires a gradient", hint="set requires_grad=True on a leaf, and call outside no_grad")
+        raise GradientError(
+            "backward",
+            "the tensor depends on nothing that requires a gradient",
+            hint="set requires_grad=True on a leaf, and call outside no_grad",
+        )
     if gradient is None:
         if root.array.size != 1:
-            raise ShapeError("backward", "a gradient is needed for a result with several elements", got=root.shape, expected="shape ()", hint="reduce it to a loss, or pass gradient=")
+            raise ShapeError(
+                "backward",
+                "a gradient is needed for a result with several elements",
+                got=root.shape,
+                expected="shape ()",
+                hint="reduce it to a loss, or pass gradient=",
+            )
         seed = root.device.empty(root.shape, root.dtype)
         root.device.kernels.fill_(seed, value=1)
     else:
         if gradient.shape != root.shape:
-            raise ShapeError("backward", "the gradient does not fit the tensor", got=gradient.shape, expected=root.shape)
+            raise ShapeError(
+                "backward", "the gradient does not fit the tensor", got=gradient.shape, expected=root.shape
+            )
         seed = gradient.array
     if root.op is None:
         _accumulate(root, seed)

@@ -70,7 +70,9 @@ class Trace:
         record = getattr(op, "traced", None)
         if record is None:
             shapes = tuple(None if x is None else x.shape for x in op.inputs)
-            record = Record(type(op).__name__, shapes, op.output_shape, dy.dtype.name, kept_bytes([op]), "before the trace", 0.0)
+            record = Record(
+                type(op).__name__, shapes, op.output_shape, dy.dtype.name, kept_bytes([op]), "before the trace", 0.0
+            )
             self.records.append(record)
         record.backward = (record.backward or 0.0) + seconds
         if self.stop_at_nonfinite:
@@ -88,13 +90,17 @@ class Trace:
         )
 
     def __str__(self) -> str:
-        head = f"{'operation':<20} {'output':<20} {'inputs':<44} {'kept':>10} {'forward':>9} {'backward':>9}  called from"
+        head = (
+            f"{'operation':<20} {'output':<20} {'inputs':<44} {'kept':>10} {'forward':>9} {'backward':>9}  called from"
+        )
         lines = [head]
         for r in self.records:
             shapes = " ".join("-" if s is None else "x".join(map(str, s)) or "()" for s in r.inputs)
             output = "x".join(map(str, r.output)) or "()"
             back = "" if r.backward is None else f"{r.backward * 1e6:.0f} us"
-            lines.append(f"{r.name:<20} {output:<20} {shapes:<44} {r.kept:>10,} {r.forward * 1e6:>6.0f} us {back:>9}  {r.caller}")
+            lines.append(
+                f"{r.name:<20} {output:<20} {shapes:<44} {r.kept:>10,} {r.forward * 1e6:>6.0f} us {back:>9}  {r.caller}"
+            )
         forward, back = sum(r.forward for r in self.records), sum(r.backward or 0.0 for r in self.records)
         total = f"{len(self.records)} operations"
         kept = sum(r.kept for r in self.records)

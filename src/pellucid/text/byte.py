@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..base.errors import DataError
-from .files import check_keys
+from ..base.files import check_keys
 from .tokenizer import Tokenizer
 
 _BYTES = 256

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..base.errors import DataError
-from .files import check_keys
+from ..base.files import check_keys
 from .tokenizer import Tokenizer, character_error
 
 _CODE_POINTS = 0x110000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from ..base.errors import DataError
+from ..base.files import StrPath, check_header, read_json
 from .byte import ByteTokenizer
 from .char import CharTokenizer
-from .files import StrPath, check_header, read_json
 from .tokenizer import Tokenizer
 
 _KINDS = {kind.kind: kind for kind in (ByteTokenizer, CharTokenizer)}

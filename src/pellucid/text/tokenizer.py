@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..base.errors import DataError
-from .files import StrPath, canonical_json, check_target, write_json
+from ..base.files import StrPath, canonical_json, check_target, write_json
 
 END_OF_TEXT = "<|endoftext|>"
 """The conventional name (GPT-2's) of the special token between documents."""

@@ -39,13 +39,12 @@ class TrainConfig:
     eval_batches: int | None = 20
     save_every: int | None = 250
     sample_every: int | None = None
-    sample_tokens: int = 200
     keep: int = 2
     seed: int = 0
 
     def __post_init__(self) -> None:
         where = "TrainConfig"
-        for name in ("steps", "sequences", "seq_len", "accumulate", "keep", "sample_tokens"):
+        for name in ("steps", "sequences", "seq_len", "accumulate", "keep"):
             if getattr(self, name) < 1:
                 raise ConfigError(where, f"{name} must be at least 1", got=getattr(self, name))
         for name in ("eval_every", "eval_batches", "save_every", "sample_every"):
@@ -54,7 +53,9 @@ class TrainConfig:
                 raise ConfigError(where, f"{name} must be at least 1", got=value, hint="None switches it off")
         if self.accumulate > self.sequences:
             raise ConfigError(
-                where, "more micro-batches than sequences", got=f"accumulate {self.accumulate}, sequences {self.sequences}"
+                where,
+                "more micro-batches than sequences",
+                got=f"accumulate {self.accumulate}, sequences {self.sequences}",
             )
         if self.max_norm is not None and not self.max_norm > 0:
             raise ConfigError(where, "max_norm must be positive", got=self.max_norm, hint="None switches clipping off")

@@ -26,7 +26,12 @@ def model_from(checkpoint: Checkpoint, *, device: str = "cpu") -> TransformerLM:
     """The model a checkpoint describes, with its weights."""
     from_file = checkpoint.config
     if from_file.get("architecture") != "TransformerLM":
-        raise CheckpointError(str(checkpoint.path), "unknown architecture", got=repr(from_file.get("architecture")), expected="'TransformerLM'")
+        raise CheckpointError(
+            str(checkpoint.path),
+            "unknown architecture",
+            got=repr(from_file.get("architecture")),
+            expected="'TransformerLM'",
+        )
     config = checkpoint_config(checkpoint)
     model = TransformerLM(config, device=device)
     load_into(dict(model.named_parameters()), checkpoint.model)

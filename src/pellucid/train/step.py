@@ -57,7 +57,12 @@ def accumulate(model: TransformerLM, batch: TokenBatch, *, micro_batches: int = 
 
 
 def train_step(
-    model: TransformerLM, optimizer: Optimizer, batch: TokenBatch, *, max_norm: float | None = None, micro_batches: int = 1
+    model: TransformerLM,
+    optimizer: Optimizer,
+    batch: TokenBatch,
+    *,
+    max_norm: float | None = None,
+    micro_batches: int = 1,
 ) -> StepResult:
     """Forward, backward, clip, update.
 

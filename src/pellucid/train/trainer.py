@@ -20,7 +20,6 @@ from ..base.errors import CheckpointError
 from ..base.rng import Generator
 from ..checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, load_into, prune_checkpoints, save_checkpoint
 from ..data import TokenFile
-from ..generate import Sampler, generate
 from ..models import TransformerLM
 from ..optim import SGD, AdamW, Optimizer
 from ..text import Tokenizer
@@ -59,8 +58,9 @@ def make_optimizer(model: TransformerLM, config: TrainConfig) -> Optimizer:
 class Trainer:
     """Trains a model on a token file.
 
-    folder: where checkpoints and metrics go (None: nowhere). held_out: tokens to evaluate on. tokenizer: for samples
-    and kept with each checkpoint. on_event: is handed every event. peak: FLOP/s for the share of peak.
+    folder: where checkpoints and metrics go (None: nowhere). held_out: tokens to evaluate on. tokenizer: kept with each
+    checkpoint. sample: makes the text of a sample from the model, every `sample_every` steps. on_event: is handed every
+    event. peak: FLOP/s for the share of peak.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Trainer:
         held_out: TokenFile | None = None,
         folder: str | Path | None = None,
         tokenizer: Tokenizer | None = None,
+        sample: Callable[[TransformerLM, int], str] | None = None,
         on_event: Callable[[Event], None] | None = None,
         peak: float | None = None,
     ) -> None:
@@ -81,6 +82,7 @@ class Trainer:
         self.optimizer = make_optimizer(model, config)
         self.step = 0  # steps done
         self.held_out_loss: float | None = None
+        self._sample = sample
         self._on_event = on_event or (lambda event: None)
         self._stop = False
         self._saved_at = -1
@@ -104,11 +106,21 @@ class Trainer:
         """Takes weights, optimizer, generator and step from a checkpoint of the same model and configuration."""
         state = checkpoint.state
         if checkpoint.config.get("model") != to_dict(self.model.config):
-            raise CheckpointError(str(checkpoint.path), "a checkpoint of another model configuration", hint="resume with the run's own configuration")
+            raise CheckpointError(
+                str(checkpoint.path),
+                "a checkpoint of another model configuration",
+                hint="resume with the run's own configuration",
+            )
         if state["train"] != to_dict(self.config):
-            raise CheckpointError(str(checkpoint.path), "a checkpoint of another training configuration", hint="resume with the run's own configuration")
+            raise CheckpointError(
+                str(checkpoint.path),
+                "a checkpoint of another training configuration",
+                hint="resume with the run's own configuration",
+            )
         if checkpoint.optimizer is None:
-            raise CheckpointError(str(checkpoint.path), "no optimizer state to resume from", hint="load the weights alone into a new run")
+            raise CheckpointError(
+                str(checkpoint.path), "no optimizer state to resume from", hint="load the weights alone into a new run"
+            )
         self.optimizer.restore(state["optimizer"])
         load_into(dict(self.model.named_parameters()), checkpoint.model)
         load_into(self.optimizer.state, checkpoint.optimizer)
@@ -145,7 +157,14 @@ class Trainer:
                 )
                 if metrics is not None:
                     metrics.write(
-                        {"step": self.step, "loss": loss, "norm": result.norm, "learning_rate": rate, "tokens": result.n_targets, "seconds": seconds}
+                        {
+                            "step": self.step,
+                            "loss": loss,
+                            "norm": result.norm,
+                            "learning_rate": rate,
+                            "tokens": result.n_targets,
+                            "seconds": seconds,
+                        }
                     )
                 self._between_steps(metrics)
             if self.step == c.steps or self._stop:
@@ -184,8 +203,8 @@ class Trainer:
         c, last = self.config, self.step == self.config.steps
         if c.eval_every is not None and self.step % c.eval_every == 0 and not last:
             self._evaluate(metrics, c.eval_batches)
-        if c.sample_every is not None and self.step % c.sample_every == 0:
-            self._sample()
+        if c.sample_every is not None and self.step % c.sample_every == 0 and self._sample is not None:
+            self._on_event(Sampled(self.step, self._sample(self.model, self.step)))
         if c.save_every is not None and self.step % c.save_every == 0 and not last and self.folder is not None:
             self.save()
 
@@ -206,12 +225,3 @@ class Trainer:
         self._on_event(Evaluated(self.step, found.loss, found.perplexity, found.n_targets, batches is None))
         if metrics is not None:
             metrics.write({"step": self.step, "held_out_loss": found.loss, "n_targets": found.n_targets})
-
-    def _sample(self) -> None:
-        if self.tokenizer is None:
-            return
-        prompt = self.tokens.ids[:1].astype(int)
-        room = self.model.config.max_seq_len
-        sampler = Sampler(temperature=0.8, top_k=50, seed=self.step)
-        ids = generate(self.model, prompt, max_new_tokens=min(self.config.sample_tokens, room), sampler=sampler)
-        self._on_event(Sampled(self.step, self.tokenizer.decode(ids)))

@@ -31,14 +31,18 @@ SIZE = {"float": 4, "double": 8, "i16": 2, "i32": 4}
 
 @dataclass(frozen=True)
 class Format:
-    """How packed operands look. name: "float32", "float64", "rounded" (float32 rounded to bfloat16) or "pairs"."""
+    """How packed operands look.
+
+    name: "float32", "float64", "pairs" (of bfloat16), or, for values rounded to bfloat16 where pairs do not apply,
+    "rounded" (kept as float32) and "rounded64" (kept as float64).
+    """
 
     name: str
     isa: Isa
 
     @property
     def accumulator(self) -> str:
-        return "double" if self.name == "float64" else "float"
+        return "double" if self.name in ("float64", "rounded64") else "float"
 
     @property
     def unit(self) -> str:
@@ -293,12 +297,10 @@ _K_BLOCK = 32  # steps of line-contiguous sources packed for all panels of a gro
 
 def _element(v: Vectors, f: Function, form: Format, source: str, n: int, raw: str) -> str:
     """n stored elements in the packed format's element: accumulator values, or bfloat16 bits for pairs."""
-    value = v.widen(f, source, n, raw, form.accumulator) if (form.name, source) != ("pairs", "bfloat16") else raw
-    if form.name == "pairs":
-        return value if source == "bfloat16" else v.to_bfloat16(f, n, value)
-    if form.name == "rounded" and source != "bfloat16":
-        return v.widen(f, "bfloat16", n, v.to_bfloat16(f, n, value), "float")
-    return value
+    if form.name in ("float32", "float64"):
+        return v.widen(f, source, n, raw, form.accumulator)
+    bits = raw if source == "bfloat16" else v.to_bfloat16(f, n, v.widen(f, source, n, raw, "float"))
+    return bits if form.name == "pairs" else v.widen(f, "bfloat16", n, bits, form.accumulator)
 
 
 def _pack_some(v: Vectors, form: Format, source: str, width: int, side: str) -> Function:

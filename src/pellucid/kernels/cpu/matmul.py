@@ -86,8 +86,8 @@ def _format(a: DType, b: DType, operand: DType | None, path: isa.Isa) -> Format:
     if operand not in (None, dtypes.bfloat16):
         raise DTypeError("matmul", "operands can't be rounded to this", got=operand, expected="bfloat16 or None")
     together = dtypes.promote(a, b)
-    if together is dtypes.float64 and operand is None:
-        return Format("float64", path)
+    if together is dtypes.float64:
+        return Format("rounded64" if operand is dtypes.bfloat16 else "float64", path)
     if dtypes.bfloat16 in (operand, together):
         return Format("pairs" if path.bf16 else "rounded", path)
     return Format("float32", path)

@@ -1,14 +1,66 @@
 """The reference backend: every kernel's definition, in NumPy. Slow, plain, float64-capable."""
 
-from .pointwise import abs, add, all_finite, assign_, cast, concatenate, copy, cos, div, dropout, eq, exp, fill_, ge, gelu, gelu_backward, gt, le, log, lt, maximum, minimum, mul, ne, neg, pow, relu, relu_backward, sigmoid, sigmoid_backward, sign, silu, silu_backward, sin, sqrt, sub, tanh, tanh_backward, where
-from .reduce import argmax, clip_scale, cumsum, global_norm, log_softmax, log_softmax_backward, max, min, softmax, softmax_backward, sum
+from .attention import attention, attention_backward, rope
+from .embedding import embedding, embedding_backward, pick, pick_backward
+from .feedforward import swiglu, swiglu_backward
+from .loss import cross_entropy, cross_entropy_backward, lm_head_loss
 from .matmul import matmul
 from .norm import layernorm, layernorm_backward, rmsnorm, rmsnorm_backward
-from .attention import attention, attention_backward, rope
-from .feedforward import swiglu, swiglu_backward
-from .embedding import embedding, embedding_backward, pick, pick_backward
-from .loss import cross_entropy, cross_entropy_backward, lm_head_loss
 from .optimizer import adamw_, sgd_
+from .pointwise import (
+    abs,
+    add,
+    all_finite,
+    assign_,
+    cast,
+    concatenate,
+    copy,
+    cos,
+    div,
+    dropout,
+    eq,
+    exp,
+    fill_,
+    ge,
+    gelu,
+    gelu_backward,
+    gt,
+    le,
+    log,
+    lt,
+    maximum,
+    minimum,
+    mul,
+    ne,
+    neg,
+    pow,
+    relu,
+    relu_backward,
+    sigmoid,
+    sigmoid_backward,
+    sign,
+    silu,
+    silu_backward,
+    sin,
+    sqrt,
+    sub,
+    tanh,
+    tanh_backward,
+    where,
+)
+from .reduce import (
+    argmax,
+    clip_scale,
+    cumsum,
+    global_norm,
+    log_softmax,
+    log_softmax_backward,
+    max,
+    min,
+    softmax,
+    softmax_backward,
+    sum,
+)
 
 __all__ = [
     "abs",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
-from ..base.errors import DataError
+from .errors import DataError
 
 StrPath = str | os.PathLike[str]
 
