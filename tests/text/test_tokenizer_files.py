@@ -11,7 +11,8 @@ import pytest
 
 from pellucid.base.errors import DataError
 from pellucid.base.rng import Generator
-from pellucid.text import END_OF_TEXT, ByteTokenizer, CharTokenizer, Tokenizer, files, load_tokenizer
+from pellucid.base import files
+from pellucid.text import END_OF_TEXT, ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer
 
 TOKENIZERS = [
     ByteTokenizer(),

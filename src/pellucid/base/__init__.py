@@ -1,3 +1,3 @@
-"""Base: errors, number formats, shape arithmetic, random streams, settings, configuration, files. No numbers flow here."""
+"""Base: errors, number formats, shape arithmetic, random streams, settings, configuration, files."""
 
 __all__: list[str] = []

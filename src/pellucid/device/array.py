@@ -124,7 +124,8 @@ class Array:
 
     def unsqueeze(self, axis: int) -> Array:
         """A new axis of length 1 before position `axis`."""
-        shape, strides = self.shape[:axis] + (1,) + self.shape[axis:], self.strides[:axis] + (0,) + self.strides[axis:]
+        shape = (*self.shape[:axis], 1, *self.shape[axis:])
+        strides = (*self.strides[:axis], 0, *self.strides[axis:])
         return Array(self.buffer, shape, self.dtype, strides, self.offset)
 
     def __repr__(self) -> str:

@@ -41,8 +41,8 @@ class Decoder:
         return self.model.config.max_seq_len + 1 - len(self._history)
 
     def feed(self, ids: Sequence[int] | np.ndarray[Any, Any]) -> None:
-        """Appends ids; nothing for no ids. Raises DataError, with nothing changed, for ids outside the vocabulary or more
-        than the context can hold."""
+        """Appends ids; nothing for no ids. Raises DataError, with nothing changed, for ids outside the vocabulary or
+        more than the context can hold."""
         new = [int(i) for i in ids]
         size = self.model.config.vocab_size
         for i in new:

@@ -148,15 +148,15 @@ class TransformerConfig:
         return counts.attention + counts.feedforward - (biases if self.biases else 0) + self.vocab_size * d
 
     def flops_per_token(self, seq_len: int, *, training: bool = True) -> int:
-        """FLOPs of one token in a sequence of `seq_len`: 2 a weight and 4 (seq_len + 1) / 2 head features a layer for causal
-        attention (scores and values, the visible half), times 3 in training (backward costs twice the forward)."""
+        """FLOPs of one token in a sequence of `seq_len`: 2 a weight, and for causal attention 4 head features a layer and
+        visible key (half of them on average); times 3 in training, where backward costs twice the forward."""
         attention = self.n_layers * 4 * self.n_heads * self.head_width * (seq_len + 1) // 2
         forward = 2 * self.matmul_parameters() + attention
         return 3 * forward if training else forward
 
     def training_bytes(self, batch: int, seq_len: int) -> int:
-        """Bytes of a training step at its peak: weights, gradients and both AdamW moments (16 bytes a parameter), and what
-        the tape keeps for backward (`tape_bytes`)."""
+        """Bytes a training step holds: weights, gradients and both AdamW moments (16 bytes a parameter), and what the
+        tape keeps for backward (`tape_bytes`)."""
         return 16 * self.parameter_counts().total + self.tape_bytes(batch, seq_len)
 
     def tape_bytes(self, batch: int, seq_len: int) -> int:

@@ -19,7 +19,7 @@ from .module import Module
 
 
 class KVCache:
-    """Keys and values of one layer. keys, values: (batch, capacity, kv heads, head size); `length` positions are filled."""
+    """Keys and values of one layer, each (batch, capacity, kv heads, head size); `length` positions are filled."""
 
     def __init__(
         self, batch: int, capacity: int, kv_heads: int, head_dim: int, *, dtype: DType, device: str | Device = "cpu"

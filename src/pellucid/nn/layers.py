@@ -80,7 +80,8 @@ class LayerNorm(Module):
 
 
 class Dropout(Module):
-    """Zeroes each element with probability p while training and scales the rest by 1 / (1 - p)   (Srivastava et al. 2014)."""
+    """While training, zeroes each element with probability p and scales the rest by 1 / (1 - p)
+    (Srivastava et al. 2014)."""
 
     def __init__(self, p: float, *, generator: Generator) -> None:
         if not 0 <= p < 1:

@@ -216,7 +216,6 @@ def _format(x: Tensor) -> str:
     host = x.device.download(x.array)
     if x.dtype.is_float and x.dtype.name != "float64":
         host = host.astype(np.float32)
-    text = np.array2string(
+    return np.array2string(
         host, separator=", ", threshold=60, edgeitems=3, precision=4, max_line_width=110, prefix="Tensor("
     )
-    return text

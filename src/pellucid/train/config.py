@@ -13,7 +13,7 @@ from ..optim import Schedule
 class TrainConfig:
     """One training run.
 
-    steps: optimizer updates. sequences, seq_len: a step reads `sequences` windows and predicts `seq_len` tokens in each.
+    steps: optimizer updates. sequences, seq_len: a step reads `sequences` windows, and predicts `seq_len` tokens each.
     accumulate: micro-batches a step is computed in; the result is the same mean over all predicted tokens, less
     memory. learning_rate, warmup, min_learning_rate: see `Schedule`. max_norm: gradients are clipped to it (None: not).
     eval_every, save_every, sample_every: steps between them (None: never; the end always evaluates and saves).

@@ -176,11 +176,11 @@ def _source_parts(value: Any) -> Iterator[bytes]:
         if name in found or module is None or _is_library(name):
             continue
         found.add(name)
-        for inner in vars(module).values():
+        for inner in list(vars(module).values()):
             other = inner.__name__ if isinstance(inner, ModuleType) else getattr(inner, "__module__", None)
             if isinstance(other, str) and other.rpartition(".")[0] == name.rpartition(".")[0] != "":
                 waiting.append(other)
-    yield from (source_hash(sys.modules[name].__file__ or "") for name in sorted(found))
+    yield from (source_hash(getattr(sys.modules[name], "__file__", None) or "") for name in sorted(found))
 
 
 def _is_library(module: str) -> bool:

@@ -24,8 +24,8 @@ import numba
 import numba.core.ir as numba_ir
 from numba import types
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.errors import NumbaError
 from numba.core.ir_utils import build_definitions
 from numba.core.registry import cpu_target

@@ -18,7 +18,8 @@ def cross_entropy(logits: Array, targets: Array, weights: Array) -> tuple[Array,
     """loss = sum_i weights[i] (lse[i] - logits[i, targets[i]]),  lse = ln sum e**logits. Returns loss: (), lse: (N,),
     both float32 (float64 for float64 logits).
 
-    logits: (N, V); targets: (N,) integer; weights: (N,) float. A row of weight 0 contributes exactly 0, whatever it holds.
+    logits: (N, V); targets: (N,) integer; weights: (N,) float. A row of weight 0 gives exactly 0, whatever it
+    holds.
     """
     z, index, w = read(logits), read(targets), read(weights)
     with np.errstate(all="ignore"):

@@ -78,7 +78,7 @@ def global_norm(parts: list[Array]) -> Array:
 
 
 def clip_scale(norm: Array, *, max_norm: float) -> Array:
-    """float32, shape (): max_norm / norm where norm > max_norm, else exactly 1; NaN stays NaN   (Pascanu et al. 2013)"""
+    """float32, shape (): max_norm / norm where norm > max_norm, else exactly 1; NaN stays NaN (Pascanu et al. 2013)"""
     n = read(norm)
     with np.errstate(all="ignore"):
         return write(norm, np.where(n <= max_norm, np.float32(1), np.float32(max_norm) / n), dtypes.float32)
