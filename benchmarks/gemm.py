@@ -16,6 +16,8 @@ from statistics import median
 os.environ.pop("OPENBLAS_CORETYPE", None)
 os.environ.pop("OPENBLAS_L2_SIZE", None)
 
+SETTLE = 0.03  # s, after which OpenBLAS's threads have stopped looking for work and leave the cores to others
+
 #: (name, M, K, N, a transposed, b transposed); a linear layer's forward is x @ W^T, its gradients dy @ W and dy^T @ x.
 Case = tuple[str, int, int, int, bool, bool]
 
@@ -80,10 +82,12 @@ def main() -> None:
         assert np.abs(view(runs["bf16"]()) - want).max() < 2.5e-2 * k**0.5
         flops = 2.0 * m * k * n
         inner = max(1, int(3e-4 / (flops / 2e11 + 4e-6)))
-        rounds = 7 if options.quick else max(7, min(60, int(1.5e12 / 4 / (flops * inner))))
+        rounds = 7 if options.quick else max(7, min(25, int(1.5e11 / (flops * inner))))
         times: dict[str, list[float]] = {label: [] for label in runs}
         for _ in range(rounds):
             for label, run in runs.items():
+                if options.threads > 1:
+                    time.sleep(SETTLE)
                 run()
                 begin = time.perf_counter()
                 for _ in range(inner):

@@ -76,5 +76,7 @@ def test_fresh_memory_is_poisoned(host: HostDevice) -> None:
 
 
 def test_out_of_memory(host: HostDevice) -> None:
-    with pytest.raises(DeviceError, match=r"test: out of memory; got a request of [\d,]+ bytes with 0 in use\. hint: use"):
+    with pytest.raises(
+        DeviceError, match=r"test: out of memory; got a request of [\d,]+ bytes with 0 in use\. hint: use"
+    ):
         host.allocate(1 << 60)

@@ -48,7 +48,9 @@ def test_expand() -> None:
         a.expand((2, 4))
 
 
-@pytest.mark.parametrize(("start", "stop", "step"), [(0, 5, 1), (1, 5, 2), (4, -1, -1), (3, 0, -2), (2, 2, 1), (0, 9, 3)])
+@pytest.mark.parametrize(
+    ("start", "stop", "step"), [(0, 5, 1), (1, 5, 2), (4, -1, -1), (3, 0, -2), (2, 2, 1), (0, 9, 3)]
+)
 def test_slice(start: int, stop: int, step: int) -> None:
     a, h = _counted(2, 9)
     _same(a.slice(1, start, stop, step), h[:, [*range(start, stop, step)]] if step != 1 else h[:, start:stop])

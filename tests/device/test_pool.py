@@ -157,12 +157,16 @@ def test_fork_while_another_thread_launches() -> None:
         busy.join()
 
 
+def _run_for_ever() -> None:
+    while True:
+        _run(SLOW, 64, 1)
+
+
 def test_interrupt_leaves_the_pool_usable() -> None:
     timer = threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        for _ in range(10000):
-            _run(SLOW, 64, 1)
+        _run_for_ever()
     timer.join()
     assert len(_run(MARK, 10, 1)) == 10
 
@@ -205,4 +209,7 @@ def test_exit_is_clean() -> None:
 
 
 def test_devices_load_without_compiler() -> None:
-    assert _python("import sys, pellucid.device; print('llvmlite' in sys.modules, 'numba' in sys.modules)") == "False False\n"
+    assert (
+        _python("import sys, pellucid.device; print('llvmlite' in sys.modules, 'numba' in sys.modules)")
+        == "False False\n"
+    )

@@ -11,16 +11,17 @@ import errno
 import json
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..base.errors import ConfigError
-from ..base.files import StrPath
+from ..base.files import StrPath, reason
 
-if sys.platform != "win32":
+try:
     import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 LOCK_FILE = ".lock"
 _LONGEST_NOTE = 4096  # bytes
@@ -32,7 +33,7 @@ def try_lock(handle: int) -> bool:
     Raises:
         OSError: the file system has no locks.
     """
-    if sys.platform == "win32":
+    if fcntl is None:
         raise OSError(errno.ENOTSUP, "no file locks on this system")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,13 +57,13 @@ def lock_folder(path: StrPath) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise ConfigError(shown, f"cannot be the output folder: {_reason(error)}") from error
+        raise ConfigError(shown, f"cannot be the output folder: {reason(error)}") from error
     try:
         try:
             taken = try_lock(handle)
         except OSError as error:
             hint = "choose a folder on a local disk"
-            raise ConfigError(shown, f"the output folder cannot be locked: {_reason(error)}", hint=hint) from error
+            raise ConfigError(shown, f"the output folder cannot be locked: {reason(error)}", hint=hint) from error
         if not taken:
             hint = "wait until it ends, stop it, or choose another folder"
             raise ConfigError(shown, "output folder in use by another run", got=_holder(handle), hint=hint)
@@ -89,7 +90,3 @@ def _holder(handle: int) -> str:
         return f"process {int(note['pid'])} on {note['host']}"
     except (ValueError, KeyError, TypeError, RecursionError):
         return "an unnamed process"
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or type(error).__name__).lower()

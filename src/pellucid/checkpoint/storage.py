@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..base.errors import CheckpointError
-from ..base.files import StrPath
+from ..base.files import StrPath, reason
 from .locks import try_lock
 
 _TEMPORARY = ".pellucid-tmp"
@@ -30,11 +30,6 @@ _LARGEST_JSON = 1 << 28  # bytes; a vocabulary of a million entries takes 30 MB
 _DEEPEST_JSON = 64
 # A string, complete or cut off by the end, or one bracket. Possessive, so that no input makes it walk back.
 _BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
-
-
-def reason(error: OSError) -> str:
-    """What the system says, in lower case."""
-    return (error.strerror or type(error).__name__).lower()
 
 
 def unreadable(path: StrPath, error: OSError) -> CheckpointError:

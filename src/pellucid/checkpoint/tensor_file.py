@@ -12,15 +12,14 @@ import hashlib
 import mmap
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..base.dtypes import DType
 from ..base.errors import CheckpointError
-from ..tape import Tensor
 from ..base.files import StrPath
+from ..tape import Tensor
 from .storage import replacing, unreadable
 from .tensor_format import BLANK, CHECKSUM, LARGEST_HEADER, LENGTH, Entry, blanked, checksum_at, layout, parse, shown
 
@@ -31,13 +30,13 @@ _BLOCK = 1 << 20  # bytes hashed and written at a time
 # First bytes of what people try to load instead.
 _FOREIGN = (
     (b"PK\x03\x04", "a zip archive (a PyTorch checkpoint?)"),
-    (b"\x80", "a Python pickle (a PyTorch checkpoint?)"),
+    (b"\x80\x02", "a Python pickle (a PyTorch checkpoint?)"),
     (b"GGUF", "a GGUF model"),
     (b"\x93NUMPY", "a NumPy file"),
     (b"\x89HDF", "an HDF5 file"),
     (b"version https://git-lfs", "a Git LFS pointer: the file itself was never downloaded"),
-    (b"<", "a web page or XML"),
-    (b"{", "JSON"),
+    (b"<!DOCTYPE", "a web page"),
+    (b"<html", "a web page"),
 )
 
 
@@ -68,11 +67,7 @@ class Plan:
         digest = hashlib.sha256(self._prefix)
         file.write(self._prefix)
         for name in self._entries:
-            host = self._tensors[name].detach().numpy()
-            for block in _blocks(host):
-                digest.update(block)
-                file.write(block)
-            del host  # before the next one is downloaded
+            _copy(self._tensors[name], file, digest)
         at = checksum_at(self._prefix, BLANK)
         assert at is not None
         file.seek(at)
@@ -80,16 +75,23 @@ class Plan:
         return digest.hexdigest()
 
 
+def _copy(tensor: Tensor, file: BinaryIO, digest: hashlib._Hash) -> None:
+    """Writes one tensor. A function of its own, so that a download is gone before the next one comes."""
+    for block in _blocks(tensor.detach().numpy()):
+        digest.update(block)
+        file.write(block)
+
+
 def _blocks(host: Host) -> Iterator[memoryview]:
     """The elements in row-major order as bytes; only what is not contiguous is copied, a block at a time."""
     if host.flags.c_contiguous:
-        raw = memoryview(host.reshape(-1).view(np.uint8))
+        raw = host.reshape(-1).view(np.uint8).data
         for i in range(0, len(raw), _BLOCK):
             yield raw[i : i + _BLOCK]
         return
     step = _BLOCK // host.itemsize
     for i in range(0, host.size, step):
-        yield memoryview(np.ascontiguousarray(host.flat[i : i + step]).view(np.uint8))
+        yield np.ascontiguousarray(host.flat[i : i + step]).view(np.uint8).data
 
 
 class TensorFile(Mapping[str, Host]):
@@ -103,7 +105,9 @@ class TensorFile(Mapping[str, Host]):
         nbytes: length of the file in bytes.
     """
 
-    def __init__(self, path: str, entries: dict[str, Entry], data: Host, *, metadata: dict[str, str], nbytes: int) -> None:
+    def __init__(
+        self, path: str, entries: dict[str, Entry], data: Host, *, metadata: dict[str, str], nbytes: int
+    ) -> None:
         self.path, self.nbytes = path, nbytes
         self.sha256 = metadata.get(CHECKSUM)
         self.metadata: Mapping[str, str] = {k: v for k, v in metadata.items() if k != CHECKSUM}
@@ -138,7 +142,9 @@ class TensorFile(Mapping[str, Host]):
         entry = self._entry(name)
         raw = self._data[entry.begin : entry.end]
         if entry.dtype.kind == "bool" and raw.size and raw.max() > 1:
-            raise CheckpointError(self.path, f"tensor {shown(name)} is damaged", got=f"bool {raw.max()}", expected="0 or 1")
+            raise CheckpointError(
+                self.path, f"tensor {shown(name)} is damaged", got=f"bool {raw.max()}", expected="0 or 1"
+            )
         return raw.view(entry.dtype.numpy).reshape(entry.shape)
 
     def _entry(self, name: str) -> Entry:
@@ -184,8 +190,6 @@ def _read(file: BinaryIO, where: str, expected: str | None) -> TensorFile:
         hint = "use the file that was saved with this checkpoint"
         raise CheckpointError(where, "not the file of this checkpoint", got=got, expected=expected[:16], hint=hint)
     mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-    with suppress(AttributeError, OSError):  # a hint to the system, which need not know it
-        mapped.madvise(mmap.MADV_WILLNEED)
     data = np.frombuffer(mapped, np.uint8)[start:]
     return TensorFile(where, entries, data, metadata=metadata, nbytes=size)
 
@@ -199,7 +203,7 @@ def _header(file: BinaryIO, size: int, where: str) -> bytes:
     opens = first[LENGTH : LENGTH + 1]
     if opens not in (b"{", b"") or length > LARGEST_HEADER or (length < 2 and len(first) >= LENGTH):
         kind = next((text for magic, text in _FOREIGN if first.startswith(magic)), None)
-        got = kind or f"first bytes {first[:16]!r}"
+        got = kind or f"first bytes {first[:10]!r}"
         raise CheckpointError(where, "not a safetensors file", got=got, expected="a header length, then a JSON header")
     if size < LENGTH + length:
         got, needed = f"{size:,} bytes", f"at least {LENGTH + length:,}"

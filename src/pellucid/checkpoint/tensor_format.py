@@ -23,9 +23,11 @@ CHECKSUM = "pellucid.sha256"
 """Metadata entry: SHA-256 (hex) of the whole file, read with these 64 digits as zeros."""
 
 LARGEST_HEADER = 100_000_000  # bytes, the limit of the format
+BLANK = "0" * 64
+"""The digits of a checksum before it is known."""
+
 LENGTH = 8  # bytes before the header
 _METADATA = "__metadata__"
-_BLANK = "0" * 64
 _LARGEST = 2**63  # sizes and offsets stay below
 _MOST_AXES = 64  # of a NumPy array
 _DEEPEST = 3  # levels: header, tensor, shape
@@ -63,6 +65,8 @@ def layout(
     """(prefix, entries): the bytes before the data, a multiple of 8 with the checksum still blank, and every tensor's
     place, in file order. Raises CheckpointError for names or metadata the format can't hold."""
     _check_texts(tensors, metadata, where)
+    if CHECKSUM in metadata:
+        raise CheckpointError(where, "a metadata entry has a name that is reserved", got=repr(CHECKSUM))
     entries: dict[str, Entry] = {}
     at = 0
     for name in sorted(tensors, key=lambda n: (_RANK[tensors[n][0]], n)):
@@ -70,14 +74,16 @@ def layout(
         end = at + prod(shape) * dtype.itemsize
         entries[name] = Entry(dtype, shape, at, end)
         at = end
-    content: dict[str, Any] = {_METADATA: dict(sorted((metadata | {CHECKSUM: _BLANK}).items()))}
+    content: dict[str, Any] = {_METADATA: dict(sorted({**metadata, CHECKSUM: BLANK}.items()))}
     for name, e in entries.items():
         content[name] = {"dtype": _NAMES[e.dtype], "shape": list(e.shape), "data_offsets": [e.begin, e.end]}
     header = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     header += b" " * (-len(header) % 8)
     if len(header) > LARGEST_HEADER:
         got, expected = f"{len(header):,} bytes", f"at most {LARGEST_HEADER:,}"
-        raise CheckpointError(where, "too many tensors for one file: the header is too long", got=got, expected=expected)
+        raise CheckpointError(
+            where, "too many tensors for one file: the header is too long", got=got, expected=expected
+        )
     return len(header).to_bytes(LENGTH, "little") + header, entries
 
 
@@ -86,15 +92,12 @@ def checksum_at(prefix: bytes, digest: str) -> int | None:
     spelled = f'"{CHECKSUM}":"{digest}"'.encode()
     if prefix.count(spelled) != 1:
         return None
-    return prefix.index(spelled) + len(spelled) - 1 - len(_BLANK)
+    return prefix.index(spelled) + len(spelled) - 1 - len(BLANK)
 
 
 def blanked(prefix: bytes, at: int) -> bytes:
     """The bytes before the data as they enter the checksum."""
-    return prefix[:at] + _BLANK.encode() + prefix[at + len(_BLANK) :]
-
-
-BLANK = _BLANK
+    return prefix[:at] + BLANK.encode() + prefix[at + len(BLANK) :]
 
 
 def parse(header: bytes, nbytes: int, *, where: str) -> tuple[dict[str, str], dict[str, Entry]]:
@@ -108,7 +111,7 @@ def parse(header: bytes, nbytes: int, *, where: str) -> tuple[dict[str, str], di
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise CheckpointError(where, f"damaged header: {_METADATA} does not hold texts only")
     entries = {name: _entry(name, value, where) for name, value in content.items()}
-    _check_texts(entries, {}, where)
+    _check_texts(entries, metadata, where)
     _check_filled(entries, len(header), nbytes, where)
     return metadata, dict(sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)))
 
@@ -127,8 +130,6 @@ def _check_texts(names: Mapping[str, Any], metadata: Mapping[str, str], where: s
                 raise CheckpointError(where, "a name or metadata entry is no text", got=ascii(text)[:80]) from None
     if _METADATA in names:
         raise CheckpointError(where, "a tensor has a name the format reserves", got=repr(_METADATA))
-    if CHECKSUM in metadata:
-        raise CheckpointError(where, "a metadata entry has a name that is reserved", got=repr(CHECKSUM))
 
 
 def _entry(name: str, value: Any, where: str) -> Entry:

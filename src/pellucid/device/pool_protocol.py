@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
+from functools import cache
 
 import llvmlite.binding as llvm
 
-from ..base.errors import DeviceError
+from ..base.errors import DeviceError, KernelError
 
 _IR = """
 @left = internal global i64 0, align 128
@@ -286,30 +288,41 @@ _PAUSES = {
 }
 
 
-_engines: list[llvm.ExecutionEngine] = []  # their code must stay mapped
+_lock = threading.Lock()
+_known: set[str] = set()  # names of the functions compiled so far
 
 
 def compile_native(text: str, *names: str, opt: int = 2) -> tuple[int, ...]:
     """Addresses of functions of a module of LLVM IR, compiled for this host; `opt` is LLVM's level, 0 to 3.
 
-    The code stays mapped until the process ends. Raises RuntimeError, LLVM's message, for text that does not parse.
+    The code stays mapped until the process ends. Raises KernelError for a function of a name that was compiled
+    before, and RuntimeError, with LLVM's message, for text that does not parse.
     """
+    with _lock:
+        engine, machine = _engine(opt)
+        module = llvm.parse_assembly(text)
+        module.verify()
+        defined = {f.name for f in module.functions if not f.is_declaration}
+        if twice := sorted(defined & _known):
+            raise KernelError("compile_native", "a function of that name exists", got=twice[0], hint="number the names")
+        if opt:
+            passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=opt))
+            passes.getModulePassManager().run(module, passes)
+        engine.add_module(module)
+        engine.finalize_object()
+        _known.update(defined)
+        return tuple(engine.get_function_address(name) for name in names)
+
+
+@cache
+def _engine(opt: int) -> tuple[llvm.ExecutionEngine, llvm.TargetMachine]:
+    """The compiler of one level: setting one up takes as long as compiling a small function."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    module = llvm.parse_assembly(text)
-    module.verify()
-    features = llvm.get_host_cpu_features().flatten()
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features, opt=opt, jit=True
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=opt, jit=True
     )
-    if opt:
-        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=opt))
-        passes.getModulePassManager().run(module, passes)
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    addresses = tuple(engine.get_function_address(name) for name in names)
-    _engines.append(engine)
-    return addresses
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine), machine
 
 
 def compile_protocol() -> dict[str, int]:

@@ -1,6 +1,8 @@
 """The tape: tensors, the record of what was computed from them, and its replay backwards."""
 
 from . import tensor as _tensor
+from .dlpack import dlpack_device, from_dlpack, to_dlpack
+from .gradcheck import gradcheck
 from .op import Op, backward, tape
 from .parameter import Parameter
 from .state import enable_grad, no_grad
@@ -16,9 +18,13 @@ __all__ = [
     "Trace",
     "backward",
     "describe",
+    "dlpack_device",
     "enable_grad",
+    "from_dlpack",
+    "gradcheck",
     "kept_bytes",
     "no_grad",
     "tape",
+    "to_dlpack",
     "trace",
 ]

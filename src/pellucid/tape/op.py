@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ..base.errors import DeviceError, GradientError, ShapeError
+from ..base.errors import DeviceError, DTypeError, GradientError, ShapeError
 from ..device import Array
 from .state import state
 from .tensor import Tensor
@@ -145,7 +145,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
     """Adds d root / d leaf to the `grad` of every leaf that requires it.
 
     gradient: the gradient of the final result with respect to `root`, of its shape; 1 where `root` is a single number.
-    Raises GradientError if nothing was recorded, ShapeError if the gradient does not fit.
+    Raises GradientError if nothing was recorded; ShapeError, DTypeError or DeviceError if the gradient does not fit.
     """
     if not root.requires_grad:
         raise GradientError(
@@ -169,6 +169,13 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             raise ShapeError(
                 "backward", "the gradient does not fit the tensor", got=gradient.shape, expected=root.shape
             )
+        if gradient.dtype is not root.dtype:
+            raise DTypeError(
+                "backward", "the gradient has another dtype", got=gradient.dtype.name, expected=root.dtype.name
+            )
+        if gradient.device is not root.device:
+            got, expected = repr(gradient.device.name), repr(root.device.name)
+            raise DeviceError("backward", "the gradient is on another device", got=got, expected=expected)
         seed = gradient.array
     if root.op is None:
         _accumulate(root, seed)
@@ -203,4 +210,6 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
 def _accumulate(leaf: Tensor, dx: Array) -> None:
     if leaf.grad is not None:
         dx = leaf.device.kernels.add(leaf.grad.array, dx)
+    elif not dx.is_contiguous:  # optimizers take gradients that lie like their parameters
+        dx = leaf.device.kernels.copy(dx)
     leaf.grad = Tensor(dx)

@@ -123,10 +123,20 @@ class Tensor:
         return (found.astype(np.float64) if self.dtype.is_float else found).tolist()
 
     def to(self, device: str | Device) -> Tensor:
-        """This tensor on another device, as a leaf; itself if it is there already."""
+        """This tensor on another device, as a leaf; itself if it is there already.
+
+        Raises GradientError for the result of a recorded operation, whose tape would end here unnoticed.
+        """
         there = find_device(device)
         if there is self.device:
             return self
+        if self.op is not None:
+            raise GradientError(
+                "to",
+                "a gradient can't flow back from another device",
+                got=f"a result of {type(self.op).__name__}",
+                hint="call .detach().to(device), or move the leaves",
+            )
         return Tensor(there.upload(self.device.download(self.array), self.dtype), self.requires_grad)
 
     def __float__(self) -> float:

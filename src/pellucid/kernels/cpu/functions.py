@@ -1,4 +1,4 @@
-"""Elementary functions that LLVM can vectorise: exp, tanh, sigmoid, the normal distribution, maximum.
+"""Elementary functions that LLVM can vectorise: exp, tanh, sigmoid, the normal distribution, and the extremes.
 
 Called from inside the compiled loops of this backend. In float32 they are polynomials in straight-line code, without
 branches and calls, a few units in the last place from the exact value over the whole range; infinities, NaN and
@@ -65,15 +65,15 @@ def muladd(typing_context, a, b, c):
 
 
 @intrinsic
-def maximum(typing_context, a, b):
-    """The larger of two floats of one type; NaN wins."""
-    return a(a, a), _calls("llvm.maximum")
+def larger(typing_context, a, b):
+    """The larger of two numbers of one type; NaN wins."""
+    return a(a, a), _chooses("llvm.maximum", ">")
 
 
 @intrinsic
-def minimum(typing_context, a, b):
-    """The smaller of two floats of one type; NaN wins."""
-    return a(a, a), _calls("llvm.minimum")
+def smaller(typing_context, a, b):
+    """The smaller of two numbers of one type; NaN wins."""
+    return a(a, a), _chooses("llvm.minimum", "<")
 
 
 @intrinsic
@@ -87,6 +87,18 @@ def _calls(name: str) -> Any:
         kind = context.get_value_type(signature.return_type)
         function = builder.module.declare_intrinsic(name, (kind,), ir.FunctionType(kind, [kind] * len(args)))
         return builder.call(function, args)
+
+    return generate
+
+
+def _chooses(name: str, relation: str) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = signature.return_type
+        if isinstance(kind, types.Float):
+            return _calls(name)(context, builder, signature, args)
+        signed = isinstance(kind, types.Integer) and kind.signed
+        compare = builder.icmp_signed if signed else builder.icmp_unsigned
+        return builder.select(compare(relation, *args), *args)
 
     return generate
 
@@ -208,15 +220,3 @@ def normal(x):
 def magnitude(x):
     """|x|, whatever `abs` is called where this is used"""
     return abs(x)
-
-
-@inner
-def larger(a, b):
-    """The larger of two numbers of one type; NaN wins."""
-    return a if a > b or a != a else b
-
-
-@inner
-def smaller(a, b):
-    """The smaller of two numbers of one type; NaN wins."""
-    return a if a < b or a != a else b

@@ -20,6 +20,7 @@ import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import models
+from numba.core.imputils import impl_ret_borrowed
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, register_model
 
@@ -215,6 +216,28 @@ def vtranspose(typing_context, to, to_index, to_step, source, index, step):
     return types.void(to, types.int64, types.int64, source, types.int64, types.int64), generate
 
 
+@intrinsic
+def operand(typing_context, x, copy):
+    """`x` itself where its elements are computed as they are stored, else `copy`, the array for a widened copy."""
+    if _of(x) is None or _of(x) != _of(copy):
+        return None
+    chosen, index = (copy, 1) if _is_half(x) else (x, 0)
+
+    def generate(context, builder, signature, arguments):
+        return impl_ret_borrowed(context, builder, chosen, arguments[index])
+
+    return chosen(x, copy), generate
+
+
+@intrinsic
+def narrow(typing_context, x):
+    """Whether `x` holds 16-bit floats; known when the kernel is compiled."""
+    if _of(x) is None:
+        return None
+    answer = cgutils.true_bit if _is_half(x) else cgutils.false_bit
+    return types.boolean(x), lambda context, builder, signature, arguments: answer
+
+
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
 
@@ -260,20 +283,35 @@ def vbelow(typing_context, a, b, x, y):
     return a(a, b, x, y), generate
 
 
+def _halves(builder: Any, vector: Any, join: Any) -> Any:
+    """One number from all lanes: the two halves joined, and again, until one lane is left."""
+    while vector.type.count > 1:
+        half = vector.type.count // 2
+        kind = ir.VectorType(_I32, half)
+        vector = join(*(builder.shuffle_vector(vector, vector, ir.Constant(kind, list(range(s, s + half)))) for s in (0, half)))
+    return builder.extract_element(vector, _I32(0))
+
+
 @intrinsic
 def vsum(typing_context, a):
-    """The sum of the lanes, pairwise."""
+    """The sum of the lanes."""
     if not isinstance(a, Lanes):
         return None
 
     def generate(context, builder, signature, arguments):
-        vector = arguments[0]
-        while vector.type.count > 1:
-            half = vector.type.count // 2
-            kind = ir.VectorType(_I32, half)
-            parts = [builder.shuffle_vector(vector, vector, ir.Constant(kind, range(s, s + half))) for s in (0, half)]
-            vector = builder.fadd(*parts, flags=_FLAGS)
-        return builder.extract_element(vector, _I32(0))
+        return _halves(builder, arguments[0], lambda x, y: builder.fadd(x, y, flags=_FLAGS))
+
+    return a.dtype(a), generate
+
+
+@intrinsic
+def vhighest(typing_context, a):
+    """The largest lane; lanes that are not a number may be passed over."""
+    if not isinstance(a, Lanes):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        return _halves(builder, arguments[0], lambda x, y: builder.select(builder.fcmp_ordered(">", x, y), x, y))
 
     return a.dtype(a), generate
 

@@ -29,6 +29,7 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.errors import NumbaError
 from numba.core.ir_utils import build_definitions
 from numba.core.registry import cpu_target
+from numba.core.runtime.nrt import rtsys
 from numba.core.untyped_passes import IRProcessing
 
 from ...base import dtypes
@@ -123,10 +124,14 @@ class Kernel:
         self._launch: Callable[..., None] = self._prepare_and_launch
 
     def __call__(self, n_items: int, grain: int, *arguments: Array | int | float | bool) -> None:
-        self._launch(n_items, grain, *arguments)
+        try:
+            self._launch(n_items, grain, *arguments)
+        except TypeError:
+            self._check(n_items, grain, arguments)
+            raise
 
-    def _prepare_and_launch(self, n_items: int, grain: int, *arguments: Any) -> None:
-        """A call with types or shapes not seen before."""
+    def _check(self, n_items: int, grain: int, arguments: tuple[Any, ...]) -> None:
+        """Raises KernelError for a call that can't be made."""
         if not isinstance(n_items, int) or not isinstance(grain, int) or grain < 1:
             raise self._error(
                 "not a number of items and a chunk size", (n_items, grain), "two ints, the second positive"
@@ -150,6 +155,10 @@ class Kernel:
                     f"argument {position}, {type(argument).__name__}",
                     "Array, int, float or bool",
                 )
+
+    def _prepare_and_launch(self, n_items: int, grain: int, *arguments: Any) -> None:
+        """A call with types or shapes not seen before."""
+        self._check(n_items, grain, arguments)
         pattern = "".join("a" if isinstance(a, Array) else "s" for a in arguments)
         with global_compiler_lock:
             if len(self._ready) >= _REMEMBERED:
@@ -166,9 +175,9 @@ class Kernel:
         )
         if numba_types not in self._functions:
             self._functions[numba_types] = self._compile(numba_types)
-        kinds = tuple((a.dtype.itemsize, a.rank) if isinstance(a, Array) else type(a).__name__ for a in arguments)
-        lengths = [n for a in arguments if isinstance(a, Array) for n in a.shape]
-        return Ready(self._functions[numba_types], kinds, lengths)
+        kinds = tuple(a.rank if isinstance(a, Array) else type(a).__name__ for a in arguments)
+        layout = [n for a in arguments if isinstance(a, Array) for n in (a.dtype.itemsize, *a.shape)]
+        return Ready(self._functions[numba_types], kinds, layout)
 
     def _compile(self, kinds: tuple[types.Type, ...]) -> int:
         """Address of the function for these argument types, from the disk or compiled now."""
@@ -177,6 +186,7 @@ class Kernel:
         context: Any = cpu_target.target_context
         stored = cache.read(key)
         if stored is not None:
+            rtsys.initialize(context)  # symbols of the memory that a kernel may ask for
             code, name = stored
             library = context.codegen().unserialize_library(code)
         else:

@@ -1,4 +1,4 @@
-"""Element by element: copies and casts, arithmetic with broadcasting, comparisons, activations, dropout.
+"""Element by element: arithmetic with broadcasting, comparisons, activations, dropout; copies are in `memory`.
 
 Each operation is a function of numbers, made a kernel by `unary` or `binary`, and the public function that runs it;
 see `elementwise` for how arrays of any strides are walked. Arithmetic is in float32 for the 16-bit formats and in
@@ -12,105 +12,17 @@ import math
 import numpy as np
 
 from ...base import dtypes
-from ...base.dtypes import DType
 from ...device import Array
 from . import functions
-from .elementwise import GRAIN, binary, fresh, map1, map2, plan, plan_into, plan_of, pointer, start, unary
-from .formats import element, load, put, store
-from .functions import like
-from .launch import Kernel, kernel
+from .elementwise import GRAIN, binary, fresh, map1, map2, plan_of, pointer, unary
+from .formats import load, store
+from .functions import inner, like
+from .launch import kernel
+from .memory import contiguous
 from .philox import philox
 
 _ROOT = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
-
-
-@kernel
-def _move(lo, hi, y, x, table):
-    """y = x, bit for bit, both strided; elements lo to hi-1."""
-    width = load(table, 0)
-    dy, dx = load(table, 2), load(table, 3)
-    i = lo
-    while i < hi:
-        row = i // width
-        column = i - row * width
-        n = min(hi - i, width - column)
-        to, at = start(table, 2, 0, row) + column * dy, start(table, 2, 1, row) + column * dx
-        if dy == 1 and dx == 1:
-            for k in range(n):
-                put(y, to + k, element(x, at + k))
-        else:
-            for k in range(n):
-                put(y, to + k * dy, element(x, at + k * dx))
-        i += n
-
-
-@unary
-def _convert(x):
-    return x
-
-
-@unary
-def _truncate(x):
-    return np.int64(x)
-
-
-@unary
-def _nonzero(x):
-    return x != 0
-
-
-@kernel
-def _fill(lo, hi, y, value, table):
-    """y = value, y strided; elements lo to hi-1."""
-    width = load(table, 0)
-    step = load(table, 2)
-    i = lo
-    while i < hi:
-        row = i // width
-        column = i - row * width
-        n = min(hi - i, width - column)
-        to = start(table, 1, 0, row) + column * step
-        if step == 1:
-            for k in range(n):
-                store(y, to + k, value)
-        else:
-            for k in range(n):
-                store(y, to + k * step, value)
-        i += n
-
-
-def _conversion(source: DType, target: DType) -> Kernel:
-    if source is target:
-        return _move
-    if target.kind == "bool":
-        return _nonzero
-    return _truncate if source.is_float and not target.is_float else _convert
-
-
-def copy(x: Array) -> Array:
-    """The elements of any strided view as a fresh contiguous array."""
-    return map1(_move, x)
-
-
-def cast(x: Array, *, dtype: DType) -> Array:
-    """Elements in another dtype: round to nearest even; float to integer truncates; to bool is x != 0."""
-    return map1(_conversion(x.dtype, dtype), x, dtype)
-
-
-def assign_(target: Array, source: Array) -> None:
-    """target[...] = source, broadcast to the target's shape and cast to its dtype."""
-    p = plan_into(target, source)
-    _conversion(source.dtype, target.dtype)(p.size, GRAIN, pointer(target), pointer(source), p.table)
-
-
-def fill_(target: Array, *, value: float) -> None:
-    """Every element of target = value."""
-    p = plan_of(target)
-    _fill(p.size, GRAIN, pointer(target), float(value) if target.dtype.is_float else int(value), p.table)
 
 
 # --- one argument -----------------------------------------------------------------------------------------------------
@@ -439,36 +351,6 @@ def ge(a: Array, b: Array) -> Array:
     return map2(_le, b, a, dtypes.bool_)
 
 
-@kernel
-def _where(lo, hi, y, condition, a, b, table):
-    """y = a where condition, else b, bit for bit; elements lo to hi-1."""
-    width = load(table, 0)
-    dc, da, db = load(table, 3), load(table, 4), load(table, 5)
-    i = lo
-    while i < hi:
-        row = i // width
-        column = i - row * width
-        n = min(hi - i, width - column)
-        ic = start(table, 4, 1, row) + column * dc
-        ia = start(table, 4, 2, row) + column * da
-        ib = start(table, 4, 3, row) + column * db
-        if dc == 1 and da == 1 and db == 1:
-            for k in range(n):
-                put(y, i + k, element(a, ia + k) if load(condition, ic + k) else element(b, ib + k))
-        else:
-            for k in range(n):
-                put(y, i + k, element(a, ia + k * da) if load(condition, ic + k * dc) else element(b, ib + k * db))
-        i += n
-
-
-def where(condition: Array, a: Array, b: Array) -> Array:
-    """y = a where condition, else b; all three broadcast"""
-    p = plan(condition.shape, condition.strides, a.shape, a.strides, b.shape, b.strides)
-    y = fresh(p, a, a.dtype)
-    _where(p.size, GRAIN, pointer(y), pointer(condition), pointer(a), pointer(b), p.table)
-    return y
-
-
 # --- the rest ---------------------------------------------------------------------------------------------------------
 
 
@@ -490,7 +372,7 @@ def _dropout(lo, hi, x, y, n, p, scale, low, high, counter):
                     _keep(x, y, i + k, r, p, scale)
 
 
-@functions.inner
+@inner
 def _keep(x, y, i, word, p, scale):
     value = load(x, i)
     u = np.float32(word >> np.uint32(8)) * np.float32(2.0**-24)
@@ -501,43 +383,10 @@ def dropout(x: Array, *, p: float, seed: int, counter: int) -> Array:
     """y[i] = x[i] / (1 - p) where u[i] >= p, else 0. u[i] in [0, 1) is word counter + i of the Philox stream `seed`
     (top 24 bits), i the row-major index; applied to dy with the same numbers it is its own backward
     (Srivastava et al. 2014)."""
-    x = x if x.is_contiguous else copy(x)
+    x = contiguous(x)
     q = plan_of(x)
     y = fresh(q, x, x.dtype)
     blocks = (counter % 4 + q.size + 3) // 4 if q.size else 0
     low, high = seed & 0xFFFFFFFF, seed >> 32
     _dropout(blocks, GRAIN // 4, pointer(x), pointer(y), q.size, float(p), 1 / (1 - p), low, high, counter)
-    return y
-
-
-@kernel
-def _find_non_finite(lo, hi, x, found):
-    """Where an element of lo to hi-1 is infinite or NaN: found = False."""
-    bad = 0
-    for i in range(lo, hi):
-        v = load(x, i)
-        bad += v - v != 0
-    if bad:
-        store(found, 0, False)
-
-
-def all_finite(x: Array) -> Array:
-    """bool, shape (): no element is infinite or NaN"""
-    y = x.device.empty((), dtypes.bool_)
-    fill_(y, value=1)
-    if x.dtype.is_float:
-        x = x if x.is_contiguous else copy(x)
-        _find_non_finite(x.size, 4 * GRAIN, pointer(x), pointer(y))
-    return y
-
-
-def concatenate(parts: list[Array], *, axis: int) -> Array:
-    """The arrays one behind the other along `axis`; other axes equal, one dtype."""
-    shape = list(parts[0].shape)
-    shape[axis] = sum(part.shape[axis] for part in parts)
-    y = parts[0].device.empty(tuple(shape), parts[0].dtype)
-    at = 0
-    for part in parts:
-        assign_(y.slice(axis, at, at + part.shape[axis]), part)
-        at += part.shape[axis]
     return y

@@ -6,7 +6,7 @@ wants. `launcher` makes the Python function that fills the block. Both depend on
 serve every kernel with the same kinds.
 
 Block: function, status, then per argument (array: address of its buffer, offset in elements; scalar: its value), then
-the lengths of all arrays. Only the middle part changes between launches with the same shapes.
+per array its element size in bytes and its lengths. Only the middle part changes between launches with the same shapes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 from ...device import pool
 
-Kinds = tuple[tuple[int, int] | str, ...]
-"""Per argument: (element size in bytes, rank) of an array, or "int", "float", "bool"."""
+Kinds = tuple[int | str, ...]
+"""Per argument: the rank of an array, or "int", "float", "bool"."""
 
 _HEAD = 2  # words before the arguments: function and status
 
@@ -35,13 +35,13 @@ class Ready:
 
     __slots__ = ("free", "pack", "template", "trampoline")
 
-    def __init__(self, function: int, kinds: Kinds, lengths: list[int]) -> None:
-        form = struct.Struct(
-            "=" + "".join("qq" if isinstance(k, tuple) else "d" if k == "float" else "q" for k in kinds)
-        )
+    def __init__(self, function: int, kinds: Kinds, layout: list[int]) -> None:
+        """`layout`: the last part of the block."""
+        words = ["qq" if isinstance(kind, int) else "d" if kind == "float" else "q" for kind in kinds]
+        form = struct.Struct("=" + "".join(words))
         self.trampoline = trampoline(kinds)
         self.pack = form.pack_into
-        self.template = int64_words("q", [function, 0, *[0] * (form.size // 8), *lengths])
+        self.template = int64_words("q", [function, 0, *[0] * (form.size // 8), *layout])
         self.free: list[tuple[int64_words[int], int]] = []
 
     def block(self) -> tuple[int64_words[int], int]:
@@ -97,7 +97,7 @@ def make(ready, prepare, failed, pool):
     return scope["make"]
 
 
-_trampolines: dict[tuple[object, ...], int] = {}
+_trampolines: dict[Kinds, int] = {}
 
 
 def trampoline(kinds: Kinds) -> int:
@@ -119,28 +119,29 @@ def trampoline(kinds: Kinds) -> int:
         return emit(f"load {kind}, ptr {emit(f'getelementptr i64, ptr %block, i64 {slot}')}")
 
     slot = _HEAD
-    next_length = slot + sum(2 if isinstance(part, tuple) else 1 for part in kinds)
-    for part in kinds:
-        if isinstance(part, tuple):
-            itemsize, rank = part
+    layout = slot + sum(2 if isinstance(kind, int) else 1 for kind in kinds)
+    for kind in kinds:
+        if isinstance(kind, int):
+            itemsize = word(layout)
             offset = emit(f"mul i64 {word(slot + 1)}, {itemsize}")
             data = emit(f"getelementptr i8, ptr {word(slot, 'ptr')}, i64 {offset}")
-            lengths = [word(next_length + axis) for axis in range(rank)]
-            steps = [str(itemsize)]
+            lengths = [word(layout + 1 + axis) for axis in range(kind)]
+            count, steps = "1", [itemsize]
             for length in reversed(lengths):
-                steps.insert(0, emit(f"mul i64 {length}, {steps[0]}"))
-            count = emit(f"sdiv exact i64 {steps[0]}, {itemsize}")
+                count = emit(f"mul i64 {count}, {length}")
+                steps.insert(0, emit(f"mul i64 {count}, {itemsize}"))
             passed += ["ptr null", "ptr null", f"i64 {count}", f"i64 {itemsize}", f"ptr {data}"]
             passed += [f"i64 {value}" for value in (*lengths, *steps[1:])]
-            slot, next_length = slot + 2, next_length + rank
+            slot, layout = slot + 2, layout + 1 + kind
         else:
-            kind = {"int": "i64", "float": "double", "bool": "i8"}[part]
-            passed.append(f"{kind} {word(slot, kind)}")
+            native = {"int": "i64", "float": "double", "bool": "i8"}[kind]
+            passed.append(f"{native} {word(slot, native)}")
             slot += 1
     function = word(0, "ptr")
     body = "\n  ".join(lines)
+    name = f"enter_{len(_trampolines)}"
     text = f"""
-define void @enter(ptr %block, i64 %lo, i64 %hi) {{
+define void @{name}(ptr %block, i64 %lo, i64 %hi) {{
   %result = alloca ptr
   %error = alloca ptr
   {body}
@@ -156,5 +157,5 @@ out:
   ret void
 }}
 """
-    (_trampolines[kinds],) = pool.compile_native(text, "enter", opt=0)
+    (_trampolines[kinds],) = pool.compile_native(text, name, opt=0)
     return _trampolines[kinds]

@@ -1,0 +1,81 @@
+"""Loading values into tensors that exist: all of them, or none.
+
+Every name, shape and element type is compared before the first value is copied, so a file that doesn't fit leaves
+the model as it was. Values go through the kernels of each tensor's device; the tensors keep their identity, and with
+it the optimizer's hold on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..base.dtypes import DType, dtype
+from ..base.errors import CheckpointError, DTypeError
+from ..tape import Tensor
+from .tensor_file import TensorFile
+from .tensor_format import shown
+
+_NAMED = 5  # names a message lists
+
+
+def load_into(
+    targets: Mapping[str, Tensor],
+    source: TensorFile | Mapping[str, np.ndarray[Any, Any]],
+    *,
+    cast: bool = False,
+    where: str | None = None,
+) -> None:
+    """Copies the value of every name in `source` into the tensor of that name, in place.
+
+    Args:
+        cast: whether another float type is converted (rounded to nearest) instead of refused.
+        where: what the messages name; the path of the file by default.
+
+    Raises:
+        CheckpointError: names missing or unexpected, or a shape or element type that differs. Nothing was copied.
+    """
+    at = where or (source.path if isinstance(source, TensorFile) else "load_into")
+    missing, unexpected = sorted(set(targets) - set(source)), sorted(set(source) - set(targets))
+    if missing or unexpected:
+        parts = [
+            f"{what} {_listed(names)}" for what, names in (("missing", missing), ("unexpected", unexpected)) if names
+        ]
+        got, expected = f"{len(source)} tensors", str(len(targets))
+        hint = "build the model from the configuration saved with these weights"
+        what = f"the tensors do not match by name: {'; '.join(parts)}"
+        raise CheckpointError(at, what, got=got, expected=expected, hint=hint)
+    for name, target in targets.items():
+        found, shape = _facts(source, name, at)
+        if shape != target.shape:
+            hint = "build the model from the configuration saved with these weights"
+            raise CheckpointError(
+                at, f"tensor {shown(name)} has another shape", got=shape, expected=target.shape, hint=hint
+            )
+        if found is not target.dtype and not (cast and found.is_float and target.dtype.is_float):
+            hint = "pass cast=True to convert it" if found.is_float and target.dtype.is_float else None
+            what = f"tensor {shown(name)} has another element type"
+            raise CheckpointError(at, what, got=found.name, expected=target.dtype.name, hint=hint)
+    # A view can still refuse here (a damaged bool), so all are taken before the first copy.
+    values = {name: source[name] for name in targets}
+    for name, target in targets.items():
+        value = values[name]
+        target.device.kernels.assign_(target.array, target.device.upload(value, dtype(value.dtype)))
+
+
+def _facts(source: Mapping[str, np.ndarray[Any, Any]], name: str, where: str) -> tuple[DType, tuple[int, ...]]:
+    if isinstance(source, TensorFile):
+        return source.dtype(name), source.shape(name)
+    value = source[name]
+    try:
+        return dtype(value.dtype), value.shape
+    except DTypeError as error:
+        raise CheckpointError(where, f"tensor {shown(name)} has an unknown element type", got=value.dtype) from error
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(shown(n) for n in names[:_NAMED]) + more

@@ -1,0 +1,5 @@
+"""The command line: `pellucid train | generate | eval | info | doctor | demo`."""
+
+from .app import main
+
+__all__ = ["main"]

@@ -1,0 +1,126 @@
+"""`pellucid eval`: a checkpoint and text -> loss, perplexity, bits per byte."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from ..base.errors import CheckpointError, ConfigError, DataError
+from ..checkpoint import Checkpoint
+from ..data import TokenFile
+from ..text import Tokenizer
+from ..train import evaluate_file, load_model
+from .corpus import bytes_per_token, is_token_file, write_tokens
+from .output import Output, duration, note
+from .parse import parse
+from .runs import run_of
+
+HELP = """Measures a model on text: loss, perplexity and bits per byte, every token weighing the same.
+
+Examples:
+  pellucid eval runs/book                       on the part of its own text that the run held out
+  pellucid eval runs/book other.txt             on other text, encoded with the model's tokenizer
+  pellucid eval runs/book tokens.bin            on a token file of the same tokenizer
+  pellucid eval runs/book/checkpoints/step-00000500
+
+The text is read in consecutive windows of the context; a tail shorter than a window is left out. Bits per byte compare
+models with different tokenizers; perplexities don't."""
+
+
+@dataclass(frozen=True)
+class EvalCommand:
+    """Options of `pellucid eval`."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|CHECKPOINT")]
+    """Run folder (its newest checkpoint) or checkpoint folder."""
+    text: Annotated[Path | None, tyro.conf.Positional, tyro.conf.DisallowNone, tyro.conf.arg(metavar="TEXT")] = None
+    """Text file, .jsonl file, folder or token file (.bin). Default: the run's held-out part."""
+    sequences: int = 16
+    """Windows computed at a time."""
+    seq_len: Annotated[int | None, tyro.conf.DisallowNone] = None
+    """Tokens predicted in a window. Default: the model's context."""
+    max_batches: int | None = None
+    """Stop after this many times `sequences` windows. None: all of the text."""
+    json: bool = False
+    """Print one line of JSON instead of the text."""
+    debug: bool = False
+    """Show a traceback with errors."""
+
+
+def run(arguments: list[str]) -> int:
+    """Runs the command; returns the exit status."""
+    options = parse(EvalCommand, arguments, command="eval", help=HELP)
+    for name, value in (("--sequences", options.sequences), ("--max-batches", options.max_batches)):
+        if value is not None and value < 1:
+            raise ConfigError(name, "must be at least 1", got=value)
+    model, checkpoint = load_model(options.path)
+    context = model.config.max_seq_len
+    seq_len = context if options.seq_len is None else options.seq_len
+    if not 1 <= seq_len <= context:
+        raise ConfigError("--seq-len", "does not fit the model", got=seq_len, expected=f"1 to {context} (the context)")
+    with tempfile.TemporaryDirectory(prefix="pellucid-") as scratch:
+        tokens, tokenizer, name = _text(options, checkpoint, Path(scratch))
+        tokens.check_vocabulary(model.config.vocab_size)
+        if len(tokens) < 2:
+            raise DataError(name, "too short to predict anything", got=f"{len(tokens)} tokens", expected="at least 2")
+        start = time.perf_counter()
+        found = evaluate_file(
+            model, tokens, sequences=options.sequences, seq_len=seq_len, max_batches=options.max_batches
+        )
+        seconds = time.perf_counter() - start
+        bits = None
+        if tokenizer is not None:
+            bits = found.loss / log(2) / bytes_per_token(tokens, tokenizer)
+        count = len(tokens)
+        del tokens  # a mapped file can't be removed everywhere
+    out = Output(options.json)
+    out.facts(
+        {
+            "checkpoint": checkpoint.path,
+            "text": name,
+            "tokens": f"{found.n_targets:,} predicted of {count:,} ({duration(seconds)})",
+            "loss": f"{found.loss:.4f} nats/token",
+            "perplexity": f"{found.perplexity:.4f}",
+            "bits per byte": None if bits is None else f"{bits:.4f}",
+        }
+    )
+    out.result(
+        {
+            "checkpoint": str(checkpoint.path),
+            "text": name,
+            "tokens": count,
+            "predicted": found.n_targets,
+            "loss": found.loss,
+            "perplexity": found.perplexity,
+            "bits_per_byte": bits,
+            "seconds": seconds,
+        }
+    )
+    return 0
+
+
+def _text(options: EvalCommand, checkpoint: Checkpoint, scratch: Path) -> tuple[TokenFile, Tokenizer | None, str]:
+    """The tokens to evaluate, the tokenizer that gives them bytes, and what to call them."""
+    tokenizer = checkpoint.tokenizer
+    if options.text is None:
+        found = run_of(options.path)
+        held_out = None if found is None else found.tokens()[1]
+        if found is None or held_out is None:
+            what = "no run with held-out text here" if found is None else "the run held nothing out"
+            raise ConfigError(str(options.path), what, hint=f"name a text: pellucid eval {options.path} TEXT")
+        return held_out, found.tokenizer, f"held-out part of {found.config.corpus}"
+    if is_token_file(options.text):
+        tokens = TokenFile.open(options.text)
+        if tokenizer is not None:
+            tokens.check_tokenizer(tokenizer)
+        return tokens, tokenizer, str(options.text)
+    if tokenizer is None:
+        raise CheckpointError(str(options.path), "the checkpoint has no tokenizer", hint="give a token file (.bin)")
+    note(f"encoding {options.text}")
+    return write_tokens(scratch / "tokens.bin", options.text, tokenizer), tokenizer, str(options.text)

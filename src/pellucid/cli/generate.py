@@ -1,0 +1,139 @@
+"""`pellucid generate`: a checkpoint and a prompt -> text, streamed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from ..base.errors import CheckpointError, ConfigError, DataError
+from ..generate import Sampler
+from ..text import Tokenizer
+from ..train import load_model
+from .output import Output
+from .parse import parse
+from .sampling import Text, opening, tokens
+
+HELP = """Writes text with a trained model, as it comes, to stdout: the prompt and what follows it.
+
+Examples:
+  pellucid generate runs/book                              from the model's own beginning
+  pellucid generate runs/book "It was" --tokens 500
+  pellucid generate runs/book "It was" --greedy            always the most likely token
+  pellucid generate runs/book "Q: Why?" --stop "Q:"        until the model asks itself the next question
+  cat prompt.txt | pellucid generate runs/book -           the prompt from stdin
+
+The prompt has to fit the model's context. A text that grows beyond the context goes on from its last half."""
+
+Off = tyro.conf.DisallowNone
+
+
+@dataclass(frozen=True)
+class GenerateCommand:
+    """Options of `pellucid generate`."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|CHECKPOINT")]
+    """Run folder (its newest checkpoint) or checkpoint folder."""
+    prompt: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PROMPT")] = ""
+    """Text to continue; - reads it from stdin. Default: the model's own beginning."""
+    tokens: int = 200
+    """New tokens at most."""
+    temperature: float = 0.8
+    """Divides the logits: below 1 safer, above 1 wilder."""
+    top_k: int | None = 50
+    """Draw from this many most likely tokens. None: from all."""
+    top_p: int | float | None = None
+    """Draw from the most likely tokens that reach this probability together. None: from all."""
+    repetition_penalty: float | None = None
+    """Divides the logits of tokens the text already has; 1.1 is mild. None: no penalty."""
+    greedy: bool = False
+    """Always the most likely token; temperature, top-k, top-p and seed have no effect."""
+    seed: Annotated[int | None, Off] = None
+    """Of the draws: the same seed gives the same text. Default: another text every time."""
+    stop: Annotated[str | None, Off] = None
+    """End before this text appears."""
+    json: bool = False
+    """Print one line of JSON instead of the text."""
+    debug: bool = False
+    """Show a traceback with errors."""
+
+
+def run(arguments: list[str]) -> int:
+    """Runs the command; returns the exit status."""
+    options = parse(GenerateCommand, arguments, command="generate", help=HELP)
+    if options.tokens < 1:
+        raise ConfigError("--tokens", "must be at least 1", got=options.tokens)
+    sampler = _sampler(options)
+    prompt = _stdin() if options.prompt == "-" else options.prompt
+    model, checkpoint = load_model(options.path)
+    tokenizer = checkpoint.tokenizer
+    if tokenizer is None:
+        raise CheckpointError(str(options.path), "the checkpoint has no tokenizer", hint="generate through the library")
+    ids = _encode(tokenizer, prompt) if prompt else opening(tokenizer)
+    limit = model.config.max_seq_len
+    if len(ids) > limit:
+        got, expected = f"{len(ids):,} tokens", f"at most {limit:,}"
+        raise DataError("prompt", "longer than the model's context", got=got, expected=expected, hint="shorten it")
+    out, start = Output(options.json), time.perf_counter()
+    out.text(prompt, end="")
+    text = Text(tokens(model, ids, sampler), tokenizer, limit=options.tokens, stop=options.stop)
+    pieces = []
+    for piece in text:
+        out.text(piece, end="")
+        pieces.append(piece)
+    out.text()
+    seconds = time.perf_counter() - start
+    out.result(
+        {
+            "prompt": prompt,
+            "text": "".join(pieces),
+            "tokens": text.count,
+            "ended": text.ended,
+            "checkpoint": str(checkpoint.path),
+            "seed": None if options.greedy else sampler.generator.seed,
+            "seconds": seconds,
+            "tokens_per_second": text.count / seconds,
+        }
+    )
+    return 0
+
+
+def _sampler(options: GenerateCommand) -> Sampler:
+    try:
+        if options.greedy:
+            return Sampler.greedy(repetition_penalty=options.repetition_penalty)
+        if options.temperature < 0:
+            raise ConfigError("--temperature", "is negative", got=options.temperature, expected="0 (greedy) or more")
+        return Sampler(
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            repetition_penalty=options.repetition_penalty,
+            seed=options.seed,
+        )
+    except ConfigError as error:
+        what = error.what
+        for name in ("top_k", "top_p", "repetition_penalty"):
+            what = what.replace(name, f"--{name.replace('_', '-')}")
+        raise ConfigError("sampling", what, got=error.got, expected=error.expected, hint=error.hint) from None
+
+
+def _encode(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
+    try:
+        return tokenizer.encode(prompt)
+    except DataError as error:
+        hint = "the model can only read characters of its training text" if tokenizer.kind == "char" else error.hint
+        raise DataError("prompt", error.what, got=error.got, expected=error.expected, hint=hint) from None
+
+
+def _stdin() -> str:
+    raw = sys.stdin.buffer.read()
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError("stdin", f"not UTF-8 text: bad byte at offset {error.start}") from None

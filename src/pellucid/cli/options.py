@@ -1,0 +1,293 @@
+"""The options of `pellucid train`: one frozen dataclass, from which flags, TOML keys and presets all come.
+
+What is asked for is settled in one order: a flag wins over the TOML file, the file over the preset, the preset over
+the defaults here. The values are then handed to TransformerConfig and TrainConfig, which refuse what is impossible;
+their refusals are reworded to name the flags.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from ..base.config import from_dict
+from ..base.errors import ConfigError
+from ..base.files import reading
+from ..models import TransformerConfig
+from ..train import TrainConfig
+from .parse import parse, pick
+
+Preset = Literal["small", "nanogpt"]
+Corpus = Annotated[Path | None, tyro.conf.DisallowNone, tyro.conf.arg(metavar="PATH")]
+Given = tyro.conf.DisallowNone
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Everything that can be chosen about a run, by flag, TOML key or preset. None leaves the choice to the program."""
+
+    corpus: Corpus = None
+    """Text to train on: a UTF-8 file, a .jsonl file (field "text"), a folder of text files, or a token file (.bin)."""
+    out: Corpus = None
+    """Run folder. Default: runs/NAME after the corpus, numbered if taken."""
+    tokenizer: str = "auto"
+    """"byte", "char", a tokenizer file, or "auto": characters if the corpus has at most 256 different ones, else bytes."""
+    held_out: float = 0.1
+    """Share of the tokens, at the end of the corpus, that is not trained on but evaluated; 0 for none."""
+
+    family: Literal["llama", "gpt2"] = "llama"
+    """llama: RMSNorm, rotary positions, SwiGLU. gpt2: LayerNorm, learned positions, GELU, biases."""
+    layers: int = TransformerConfig.n_layers
+    """Transformer blocks."""
+    heads: int = TransformerConfig.n_heads
+    """Attention heads; they divide the width."""
+    kv_heads: Annotated[int | None, Given] = None
+    """Heads of keys and values; they divide the heads. Default: as many as heads."""
+    width: int = TransformerConfig.d_model
+    """Features of a token."""
+    ff: Annotated[int | None, Given] = None
+    """Features inside the feed-forward layer. Default: 8/3 of the width rounded up to 64 (llama), 4 widths (gpt2)."""
+    context: int = TransformerConfig.max_seq_len
+    """Longest text the model can look at, in tokens."""
+    dropout: float = TransformerConfig.dropout
+    """Probability of dropping a feature in training; for corpora that are read many times over."""
+    biases: Annotated[bool | None, Given] = None
+    """Biases in linear layers and LayerNorm. Default: the family's."""
+    activation: Annotated[Literal["swiglu", "gelu", "gelu_tanh"] | None, Given] = None
+    """Feed-forward activation. Default: the family's (gpt2: gelu_tanh)."""
+    tie: bool = TransformerConfig.tie_embeddings
+    """One table for embedding and head."""
+    precision: Annotated[Literal["float32", "bfloat16"] | None, Given] = None
+    """Operands of matrix products. Default: bfloat16 where the processor multiplies it, else float32."""
+    checkpoint_blocks: bool = TransformerConfig.checkpoint_blocks
+    """Compute each block's forward again for its backward: less memory, a third more time."""
+    seed: int = TrainConfig.seed
+    """Of the initial weights, dropout and the windows."""
+
+    steps: int = TrainConfig.steps
+    """Optimizer updates."""
+    sequences: int = TrainConfig.sequences
+    """Windows of text a step reads."""
+    seq_len: Annotated[int | None, Given] = None
+    """Tokens predicted in a window. Default: the context."""
+    accumulate: int = TrainConfig.accumulate
+    """Parts a step is computed in, one after the other: less memory, the same result."""
+    learning_rate: float = TrainConfig.learning_rate
+    """The highest, after the warm-up."""
+    warmup: int = TrainConfig.warmup
+    """Steps in which the learning rate rises to it."""
+    min_learning_rate: Annotated[float | None, Given] = TrainConfig.min_learning_rate
+    """Learning rate at the end, reached along a cosine. Default: a tenth of the highest."""
+    optimizer: Literal["adamw", "sgd"] = TrainConfig.optimizer
+    """Rule of the update."""
+    beta1: float = TrainConfig.beta1
+    """AdamW: memory of the mean gradient."""
+    beta2: float = TrainConfig.beta2
+    """AdamW: memory of the mean squared gradient."""
+    eps: float = TrainConfig.eps
+    """AdamW: added to the root of the mean squared gradient."""
+    momentum: float = TrainConfig.momentum
+    """SGD: momentum."""
+    weight_decay: float = TrainConfig.weight_decay
+    """Pull of matrices and tables towards 0, times the learning rate."""
+    max_norm: float | None = TrainConfig.max_norm
+    """Longest gradient; a longer one is scaled down. None: any length."""
+    eval_every: int | None = TrainConfig.eval_every
+    """Steps between evaluations on held-out text. None: only at the end, which evaluates all of it."""
+    eval_batches: int | None = TrainConfig.eval_batches
+    """Batches of held-out text in an evaluation before the end. None: all of it."""
+    save_every: int | None = TrainConfig.save_every
+    """Steps between checkpoints. None: only at the end."""
+    sample_every: int | None = TrainConfig.sample_every
+    """Steps between texts written by the model. None: only at the end."""
+    sample_tokens: int = TrainConfig.sample_tokens
+    """Length of such a text, in tokens."""
+    keep: int = TrainConfig.keep
+    """Newest checkpoints that are kept."""
+
+
+@dataclass(frozen=True)
+class TrainCommand(TrainOptions):
+    """What only the command line takes."""
+
+    preset: Annotated[Preset | None, Given] = None
+    """Start from a set of options: small (under a million parameters, about a minute) or nanogpt (its CPU recipe)."""
+    config: Corpus = None
+    """TOML file with any of these options as keys (kv_heads = 2); "none" stands for None."""
+    resume: Annotated[Path | None, Given, tyro.conf.arg(metavar="RUN")] = None
+    """Continue this run folder where it stopped, with its own options."""
+    json: bool = False
+    """End with one line of JSON on stdout."""
+    debug: bool = False
+    """Show a traceback with errors."""
+
+
+@dataclass(frozen=True)
+class ResumeCommand:
+    """What may stand beside --resume: a run goes on as it was begun."""
+
+    resume: Annotated[Path, tyro.conf.arg(metavar="RUN")]
+    """Run folder to continue."""
+    json: bool = False
+    """End with one line of JSON on stdout."""
+    debug: bool = False
+    """Show a traceback with errors."""
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """The options that decide where the others come from."""
+
+    preset: Annotated[Preset | None, Given] = None
+    config: Annotated[Path | None, Given] = None
+    resume: Annotated[Path | None, Given] = None
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "small": {"layers": 4, "heads": 4, "width": 128, "context": 128, "steps": 600},
+    # nanoGPT's README, "I only have a macbook": config/train_shakespeare_char.py with its CPU options.
+    "nanogpt": {
+        "tokenizer": "char",
+        "held_out": 0.1,
+        "family": "gpt2",
+        "layers": 4,
+        "heads": 4,
+        "width": 128,
+        "context": 64,
+        "dropout": 0.0,
+        "biases": False,
+        "activation": "gelu",
+        "tie": True,
+        "precision": "float32",
+        "steps": 2000,
+        "sequences": 12,
+        "learning_rate": 1e-3,
+        "min_learning_rate": 1e-4,
+        "warmup": 100,
+        "beta1": 0.9,
+        "beta2": 0.99,
+        "weight_decay": 0.1,
+        "max_norm": 1.0,
+        "eval_every": 250,
+        "eval_batches": 20,
+        "save_every": 250,
+    },
+}
+
+HELP = """Trains a language model from scratch on text, and evaluates it on the part of the text it held back.
+
+Examples:
+  pellucid train --corpus book.txt                        a model of a few million parameters
+  pellucid train --corpus book.txt --preset small         a smaller one, sooner
+  pellucid train --corpus notes/ --layers 8 --width 512 --heads 8 --steps 5000
+  pellucid train --config run.toml --seed 1               options from a file; flags win
+  pellucid train --resume runs/book                       go on after Ctrl-C, a crash or a power cut
+
+The run folder then holds config.json (every option as resolved), tokenizer.json, tokens.bin (the corpus as ids),
+checkpoints/, metrics.jsonl (one line a step) and loss.png. Ctrl-C finishes the step, saves, and says how to resume;
+a second Ctrl-C ends at once. A resumed run ends with the same weights, bit for bit, as one that was never stopped."""
+
+
+def parse_train(arguments: Sequence[str]) -> TrainCommand | ResumeCommand:
+    """The options of a `pellucid train` command line.
+
+    Raises ConfigError for options, keys or values that are unknown or contradict each other.
+    """
+    wants_help = "-h" in arguments or "--help" in arguments
+    sources = pick(_Sources, arguments, command="train")
+    if sources.resume is not None and not wants_help:
+        try:
+            return parse(ResumeCommand, arguments, command="train", help=HELP)
+        except ConfigError as error:
+            name = error.where.removeprefix("--").replace("-", "_")
+            if name not in {f.name for f in fields(TrainCommand)}:
+                raise
+            hint = "leave it out, or start a new run"
+            what = f"cannot be combined with {error.where}: a run goes on with its own options"
+            raise ConfigError("--resume", what, hint=hint) from None
+    toml = {} if sources.config is None else read_toml(sources.config)
+    preset = {} if sources.preset is None else PRESETS[sources.preset]
+    return parse(
+        TrainCommand, arguments, command="train", help=HELP, default=from_dict(TrainCommand, {**preset, **toml})
+    )
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The options in a TOML file. Raises DataError for an unreadable file and ConfigError for unknown keys and types."""
+    with reading(path) as file:
+        raw = file.read()
+    try:
+        values = tomllib.loads(raw.decode("utf-8"))
+    except ValueError as error:
+        raise ConfigError(str(path), f"not a TOML file: {error}") from None
+    # TOML has no null.
+    values = {key: None if value == "none" else value for key, value in values.items()}
+    from_dict(TrainOptions, values, where=str(path))
+    return values
+
+
+def model_config(options: TrainOptions, vocab_size: int, *, precision: str) -> TransformerConfig:
+    """The model asked for. Raises ConfigError, naming flags."""
+    gpt2 = options.family == "gpt2"
+    try:
+        return TransformerConfig(
+            vocab_size,
+            d_model=options.width,
+            n_layers=options.layers,
+            n_heads=options.heads,
+            n_kv_heads=options.kv_heads,
+            d_ff=options.ff,
+            max_seq_len=options.context,
+            norm="layernorm" if gpt2 else "rmsnorm",
+            positions="learned" if gpt2 else "rope",
+            activation=options.activation or ("gelu_tanh" if gpt2 else "swiglu"),
+            biases=gpt2 if options.biases is None else options.biases,
+            dropout=options.dropout,
+            tie_embeddings=options.tie,
+            precision=options.precision or precision,  # type: ignore[arg-type]
+            checkpoint_blocks=options.checkpoint_blocks,
+            seed=options.seed,
+        )
+    except ConfigError as error:
+        raise _in_flags(error, "model") from None
+
+
+def train_config(options: TrainOptions) -> TrainConfig:
+    """The training asked for. Raises ConfigError, naming flags."""
+    length = options.context if options.seq_len is None else options.seq_len
+    if length > options.context:
+        raise ConfigError("--seq-len", "longer than the context", got=length, expected=f"at most {options.context}")
+    shared = {f.name for f in fields(TrainConfig)} - {"seq_len"}
+    try:
+        return TrainConfig(seq_len=length, **{name: getattr(options, name) for name in shared})
+    except ConfigError as error:
+        raise _in_flags(error, "training") from None
+
+
+_FLAGS = {
+    "d_model": "--width",
+    "n_layers": "--layers",
+    "n_heads": "--heads",
+    "n_kv_heads": "--kv-heads",
+    "d_ff": "--ff",
+    "max_seq_len": "--context",
+    "head_dim": "width / heads",
+    "tie_embeddings": "--tie",
+}
+
+
+def _in_flags(error: ConfigError, where: str) -> ConfigError:
+    """The same refusal with the names of flags in place of those of fields."""
+    names = _FLAGS | {f.name: f"--{f.name.replace('_', '-')}" for f in fields(TrainConfig) if "_" in f.name}
+
+    def reword(text: str) -> str:
+        return re.sub(r"\b[a-z]+_[a-z_]+\b", lambda found: names.get(found[0], found[0]), text)
+
+    hint = "choose numbers that divide" if "multiple" in error.what else error.hint and reword(error.hint)
+    return ConfigError(where, reword(error.what), got=error.got, expected=error.expected, hint=hint)

@@ -1,0 +1,90 @@
+"""Command lines to frozen dataclasses: tyro does the work, this module turns its refusals into one plain line."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import io
+import re
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from typing import Any, TypeVar
+
+import tyro
+
+from ..base.errors import ConfigError
+
+T = TypeVar("T")
+
+_FRAME = "╭╮╰╯│─ "
+
+
+def parse(cls: type[T], arguments: Sequence[str], *, command: str, help: str, default: T | None = None) -> T:
+    """The options in `arguments`. `help` opens the text of --help, `default` holds defaults other than the class's.
+
+    Raises:
+        ConfigError: an unknown option, or a value that can't be one.
+        SystemExit: --help was asked for and has been printed.
+    """
+    options: dict[str, Any] = {} if default is None else {"default": default}
+    refusal = io.StringIO()
+    try:
+        with redirect_stderr(refusal):
+            return tyro.cli(
+                cls,
+                prog=f"pellucid {command}",
+                description=help,
+                args=list(arguments),
+                config=(tyro.conf.FlagCreatePairsOff,),
+                **options,
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise _error(refusal.getvalue(), cls, command) from None
+
+
+def pick(cls: type[T], arguments: Sequence[str], *, command: str) -> T:
+    """The options `cls` knows, passing over all others and over --help."""
+    refusal = io.StringIO()
+    try:
+        with redirect_stderr(refusal):
+            found, _ = tyro.cli(
+                cls, prog=f"pellucid {command}", args=list(arguments), return_unknown_args=True, add_help=False
+            )
+        return found
+    except SystemExit:
+        raise _error(refusal.getvalue(), cls, command) from None
+
+
+def _error(box: str, cls: type[Any], command: str) -> ConfigError:
+    """The refusal tyro printed in a frame, as an error."""
+    lines = [line.strip(_FRAME) for line in box.splitlines()]
+    ends = next((i for i, line in enumerate(box.splitlines()) if i and "──" in line), len(lines))
+    text = " ".join(lines[1:ends]).strip()
+    options = [f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(cls)]
+    help = f"pellucid {command} --help explains every option"
+    if found := re.match(r"Unrecognized options: (.*)", text):
+        given = found[1].split(", ")
+        option = next((g.split("=")[0] for g in given if g.startswith("-")), None)
+        if option is None:
+            return ConfigError(given[0], "unexpected argument", hint=help)
+        close = difflib.get_close_matches(option, options, n=1)
+        return ConfigError(option, "unknown option", hint=f"did you mean {close[0]}?" if close else help)
+    if found := re.match(r"Error parsing (\S+): (.*)", text):
+        return ConfigError(found[1], _plain(found[2]), hint=help)
+    if found := re.match(r"invalid choice (.*) for argument '(\S+)'\. Expected one of \((.*)\)", text):
+        choices = sorted(c for c in found[3].strip(", ").split(", "))
+        return ConfigError(found[2], "not one of the choices", got=found[1], expected=", ".join(choices))
+    if found := re.match(r"Missing value for argument '(\S+)'", text):
+        return ConfigError(found[1], "no value given", hint=help)
+    if text.startswith("Missing from"):
+        return ConfigError(lines[2].split(" ")[0], "missing argument", hint=help)
+    return ConfigError("options", text or "cannot be understood", hint=help)
+
+
+def _plain(reason: str) -> str:
+    if found := re.search(r"(?:invalid literal for int\(\) with base 10|could not convert string to float): (.*)", reason):
+        kind = "whole number" if "int()" in reason else "number"
+        return f"not a {kind}: {found[1]}"
+    return reason

@@ -1,0 +1,72 @@
+"""The progress of a training run on stderr: one live line on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from ..train import Evaluated, Event, Sampled, Saved, Stepped
+from .output import duration
+
+_LIVE = 0.1  # s between two drawings of the live line
+_PLAIN = 5.0  # s between two plain lines
+
+
+class Progress:
+    """Shows events; enter it for the time of the run."""
+
+    def __init__(self) -> None:
+        self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._live: Live | None = None
+        self._shown = float("-inf")
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(Text(text))
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Stepped):
+            self._step(event)
+        elif isinstance(event, Evaluated):
+            extent = "all held-out text" if event.whole else f"{event.n_targets:,} held-out tokens"
+            loss = f"held-out loss {event.loss:.4f} nats/token, perplexity {event.perplexity:.2f}"
+            self.note(f"step {event.step:,}: {loss} ({extent})")
+        elif isinstance(event, Sampled):
+            self.note(f"step {event.step:,}, a sample:\n{_indented(event.text)}")
+        elif isinstance(event, Saved) and event.step and self._live is None:
+            self.note(f"step {event.step:,}: saved {event.path}")
+
+    def _step(self, event: Stepped) -> None:
+        now, last = time.monotonic(), event.step == event.steps
+        if now - self._shown < (_PLAIN if self._live is None else _LIVE) and not last:
+            return
+        self._shown = now
+        parts = [f"step {event.step:,}/{event.steps:,}", f"loss {event.loss:.4f}", f"{event.tokens_per_second:,.0f} tokens/s"]
+        if event.share_of_peak is not None:
+            parts.append(f"{event.share_of_peak:.0%} of peak")
+        parts.append(f"{duration(event.seconds_left)} left")
+        line = "  ".join(parts)
+        if self._live is None:
+            self.note(line)
+        else:
+            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  | {line}" for line in text.splitlines())

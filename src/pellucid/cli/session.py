@@ -1,0 +1,175 @@
+"""Training in a run folder, the part `train`, `--resume` and `demo` share: from an opened run to its result."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+from ..base import dtypes
+from ..base.errors import CheckpointError, PellucidError
+from ..checkpoint import latest_checkpoint
+from ..data import TokenFile
+from ..kernels.cpu.cache import cache_state
+from ..kernels.cpu.isa import current
+from ..models import TransformerLM
+from ..train import Evaluated, Event, Trainer, measure_peak
+from .corpus import bytes_per_token
+from .output import Output, duration, note
+from .progress import Progress
+from .runs import Run
+from .sampling import sample
+from .signals import Stopper
+
+_DRAWING = 0.02  # share of the time that drawing the loss curve may take
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. seconds: of this session; bits_per_byte: None without held-out text."""
+
+    steps: int
+    stopped: bool
+    seconds: float
+    checkpoint: Path
+    held_out_loss: float | None
+    bits_per_byte: float | None
+    sample: str
+
+
+class Curve:
+    """Draws the loss curve after evaluations, as far as its share of the time goes."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._due, self._cost, self._last = run, False, 0.0, time.monotonic()
+
+    def __call__(self, event: Event) -> None:
+        # The evaluation stands in the metrics only once its event has been handled.
+        if self._due and time.monotonic() - self._last > self._cost / _DRAWING:
+            self.draw()
+        self._due = self._due or isinstance(event, Evaluated)
+
+    def draw(self) -> None:
+        from ..train.report import write_loss_curve  # matplotlib takes half a second to load
+
+        start = time.monotonic()
+        write_loss_curve(self._run.metrics, self._run.curve, title=f"{self._run.folder.name}")
+        self._last = time.monotonic()
+        self._cost, self._due = self._last - start, False
+
+
+def best_precision() -> str:
+    """bfloat16 where the processor multiplies it, else float32."""
+    return "bfloat16" if current().bf16 else "float32"
+
+
+def announce(run: Run, train: TokenFile, held_out: TokenFile | None) -> None:
+    """What is about to happen, on stderr."""
+    c, t, vocabulary = run.config.model, run.config.train, run.tokenizer.vocab_size
+    held = f", {len(held_out):,} held out" if held_out is not None else ""
+    note(f"corpus:  {run.config.corpus}: {len(train):,} tokens to train on{held} ({run.tokenizer.kind}, {vocabulary:,} ids)")
+    shape = f"{c.n_layers} layers, width {c.d_model}, {c.n_heads} heads, context {c.max_seq_len}"
+    note(f"model:   {c.parameter_counts().total:,} parameters ({shape}), {c.precision}")
+    epochs = t.steps * t.sequences * t.seq_len / len(train)
+    note(f"run:     {t.steps:,} steps of {t.sequences} x {t.seq_len} tokens, {epochs:.1f} times the text, in {run.folder}")
+    if not any(cache_state().folder.glob("*")):
+        note("kernels: the first steps compile them for this machine, once; they are kept for later runs")
+
+
+def train_run(run: Run, stopper: Stopper, *, sample_tokens: int = 300) -> Outcome:
+    """Trains a run from its newest checkpoint, or from its beginning, to its end or to the first signal."""
+    tokens, held_out = run.tokens()
+    announce(run, tokens, held_out)
+    model = TransformerLM(run.config.model)
+    operands = dtypes.bfloat16 if run.config.model.precision == "bfloat16" else None
+    peak = measure_peak(model.device, operand_dtype=operands)
+    curve, start = Curve(run), time.perf_counter()
+    with Progress() as progress:
+
+        def on_event(event: Event) -> None:
+            progress(event)
+            curve(event)
+
+        trainer = Trainer(
+            model,
+            tokens,
+            run.config.train,
+            held_out=held_out,
+            folder=run.folder,
+            tokenizer=run.tokenizer,
+            on_event=on_event,
+            peak=peak,
+        )
+        if trainer.resume():
+            progress.note(f"resumed: after step {trainer.step:,} of {run.config.train.steps:,}")
+        stopper.stop = trainer.stop
+        result = trainer.run()
+        stopper.stop = None
+    curve.draw()
+    loss = result.held_out_loss
+    bits = None
+    if loss is not None and held_out is not None:
+        bits = loss / log(2) / bytes_per_token(held_out, run.tokenizer)
+    checkpoint = latest_checkpoint(run.folder)
+    if checkpoint is None:
+        raise CheckpointError(str(run.folder), "the run left no checkpoint")
+    text = "" if result.stopped else sample(model, run.tokenizer, limit=sample_tokens, seed=run.config.train.seed)
+    seconds = time.perf_counter() - start
+    return Outcome(result.steps, result.stopped, seconds, checkpoint, loss, bits, text)
+
+
+def report(run: Run, outcome: Outcome, out: Output, stopper: Stopper) -> int:
+    """Prints how a run ended; returns the exit status."""
+    c = run.config
+    if outcome.sample:
+        out.text(f"a sample:\n\n{outcome.sample}\n")
+    loss = None
+    if outcome.held_out_loss is not None:
+        bits = f", {outcome.bits_per_byte:.3f} bits/byte" if outcome.bits_per_byte is not None else ""
+        loss = f"{outcome.held_out_loss:.4f} nats/token (perplexity {exp(outcome.held_out_loss):.3f}{bits})"
+    resume = f"pellucid train --resume {run.folder}"
+    out.facts(
+        {
+            "steps": f"{outcome.steps:,} of {c.train.steps:,} ({duration(outcome.seconds)})",
+            "held-out loss": loss,
+            "run folder": run.folder,
+            "checkpoint": outcome.checkpoint,
+            "metrics": run.metrics,
+            "loss curve": run.curve if run.curve.exists() else None,
+            "resume": resume if outcome.stopped else None,
+            "generate": f'pellucid generate {run.folder} "{_prompt(run)}"',
+        }
+    )
+    out.result(result_json(run, outcome))
+    if outcome.stopped:
+        note(f"stopped after step {outcome.steps:,} and saved; continue with: {resume}")
+    return stopper.status if outcome.stopped else 0
+
+
+def result_json(run: Run, outcome: Outcome) -> dict[str, Any]:
+    """The result of a run for programs."""
+    loss = outcome.held_out_loss
+    return {
+        "run": str(run.folder),
+        "checkpoint": str(outcome.checkpoint),
+        "parameters": run.config.model.parameter_counts().total,
+        "steps": outcome.steps,
+        "stopped": outcome.stopped,
+        "seconds": outcome.seconds,
+        "held_out_loss": loss,
+        "perplexity": None if loss is None else exp(loss),
+        "bits_per_byte": outcome.bits_per_byte,
+        "sample": outcome.sample,
+    }
+
+
+def _prompt(run: Run) -> str:
+    """The first word of the training text, as a prompt to try."""
+    try:
+        text = run.tokenizer.decode(run.tokens()[0].ids[:200])
+    except PellucidError:
+        return ""
+    words = [w for w in text.split() if w.isalpha()]
+    return words[0] if words else ""

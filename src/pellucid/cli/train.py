@@ -1,0 +1,55 @@
+"""`pellucid train`: options -> corpus -> run folder -> training -> result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..base.errors import ConfigError
+from ..checkpoint import lock_folder
+from .corpus import check_corpus, choose_tokenizer, write_tokens
+from .options import ResumeCommand, TrainCommand, model_config, parse_train, train_config
+from .output import Output, note
+from .runs import TOKENIZER, TOKENS, Run, RunConfig, check_share, new_folder, open_run, save_config, split
+from .session import best_precision, report, train_run
+from .signals import Stopper
+
+
+def run(arguments: list[str]) -> int:
+    """Runs the command; returns the exit status."""
+    options = parse_train(arguments)
+    with Stopper() as stopper:
+        if isinstance(options, ResumeCommand):
+            return _resume(options, stopper)
+        return _begin(options, stopper)
+
+
+def _begin(options: TrainCommand, stopper: Stopper) -> int:
+    corpus = options.corpus
+    if corpus is None:
+        hint = "pellucid train --corpus FILE; pellucid demo needs none"
+        raise ConfigError("--corpus", "nothing to train on: no corpus was given", hint=hint)
+    # Everything that can be refused without reading the corpus is refused first.
+    train = train_config(options)
+    check_share(options.held_out)
+    precision = best_precision()
+    model_config(options, 1, precision=precision)
+    check_corpus(corpus)
+    note(f"reading {corpus}")
+    tokenizer = choose_tokenizer(options.tokenizer, corpus)
+    model = model_config(options, tokenizer.vocab_size, precision=precision)
+    with new_folder(options.out, corpus.resolve().stem or "corpus") as folder:
+        tokenizer.save(folder / TOKENIZER)
+        split(write_tokens(folder / TOKENS, corpus, tokenizer), options.held_out, train.seq_len, name=str(corpus))
+        config = RunConfig(
+            "pellucid run", 1, str(corpus.resolve()), options.held_out, tokenizer.fingerprint(), model, train
+        )
+        save_config(folder, config)
+        made = Run(folder, config, tokenizer)
+        return report(made, train_run(made, stopper), Output(options.json), stopper)
+
+
+def _resume(options: ResumeCommand, stopper: Stopper) -> int:
+    folder: Path = options.resume
+    found = open_run(folder)
+    with lock_folder(folder):
+        return report(found, train_run(found, stopper), Output(options.json), stopper)

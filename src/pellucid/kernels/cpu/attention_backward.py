@@ -1,0 +1,202 @@
+"""Attention backward: the softmax weights made again from lse, tile by tile, and five products a tile.
+
+An item of work is one key/value head with a share of the query blocks that read it. It takes the blocks in order and
+walks over their tiles of keys: dq of a block is complete when its walk ends, dk and dv grow in memory over all blocks
+of the item. Where batch times heads is small, a head is split into several shares with sums of their own, which
+`_fold` adds in their order. Shares depend on the shapes alone, so the result never depends on the number of threads.
+
+Tiles are turned as in the forward pass: a row for each key, a lane for each query.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...device import Array
+from .attention_tiles import aligned, as_operand, fill_keep, hide, memory, product, queries, turn_in, turn_out, widen
+from .formats import load, store
+from .functions import inner, like
+from .lanes import VECTOR, narrow, operand, vexp2, vload, vsplat, vstore, vsum, width
+from .launch import kernel
+
+_KEYS = 64  # of a tile
+_ITEMS = 16  # wanted, for the threads to share
+_BLOCKS = 4  # of queries that an item takes at least
+_LOG2E = 1 / math.log(2)
+
+
+def attention_backward(
+    do: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    o: Array,
+    lse: Array,
+    *,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    seed: int,
+    counter: int,
+) -> tuple[Array, Array, Array]:
+    """p = softmax weights, m = dropout mask / (1 - dropout):  dv = (p m)^T do,  dp = m (do v^T),
+    ds = p (dp - sum(do o)),  dq = scale ds k,  dk = scale ds^T q. Returns dq, dk, dv."""
+    batch, tq, heads, d = q.shape
+    tk, kv_heads = k.shape[1], k.shape[2]
+    groups = heads // max(1, kv_heads)
+    empty, precise = q.device.empty, lse.dtype
+    dq, dk, dv = empty(q.shape, q.dtype), empty(k.shape, k.dtype), empty(v.shape, v.dtype)
+    width = VECTOR // precise.itemsize
+    blocks = groups * -(-tq // (2 * width))
+    shares = max(1, min(-(-_ITEMS // max(1, batch * kv_heads)), blocks // _BLOCKS))
+    padded = -(-d // width) * width
+    in_place = shares == 1 and padded == d and precise is k.dtype
+    sums = (dk, dv) if in_place else [empty((shares, batch, tk, kv_heads, padded), precise) for _ in range(2)]
+    shape = (groups, kv_heads, tq, tk, d, padded)
+    strides = (*do.strides, *q.strides, *k.strides, *v.strides, *o.strides, *lse.strides)
+    arrays = [memory(x) for x in (do, q, k, v, o, lse, dq, *sums)]
+    _blocks(
+        shares * batch * kv_heads, 1, *arrays, shares, batch, *shape, *strides,
+        causal, scale, dropout, seed & 0xFFFFFFFF, seed >> 32, counter,
+    )  # fmt: skip
+    if not in_place:
+        for total, part in ((dk, sums[0]), (dv, sums[1])):
+            _fold(batch * tk * kv_heads, 64, memory(part), memory(total), shares, batch * tk * kv_heads, d, padded)
+    return dq, dk, dv
+
+
+@kernel
+def _blocks(
+    lo, hi, do, q, k, v, o, lse, dq, dk, dv, shares, batch, groups, kv_heads, tq, tk, d, padded, gb, gt, gh, gd, qb, qt, qh, qd,
+    kb, kt, kh, kd, vb, vt, vh, vd, ob, ot, oh, od, sb, sh, st, causal, scale, dropout, low, high, counter,
+):  # fmt: skip
+    """Items: (share, batch, key/value head). dk, dv: (share, batch, key, key/value head, padded)."""
+    heads, lanes, w = groups * kv_heads, queries(lse), width(lse, VECTOR)
+    blocks, size, ld = (tq + lanes - 1) // lanes, max(1, min(tk, _KEYS)), kv_heads * padded
+    scratch = np.empty((3 * d + 2 * padded + 3 * size + 3) * lanes + 2 * size * d + 16, lse.dtype)
+    q_turned = aligned(scratch)
+    g_turned, dq_turned = q_turned + d * lanes, q_turned + 2 * d * lanes
+    q_copy = dq_turned + d * lanes
+    g_copy = q_copy + padded * lanes
+    p = g_copy + padded * lanes
+    ds, keep = p + size * lanes, p + 2 * size * lanes
+    top = keep + size * lanes
+    delta, numbers = top + lanes, top + 2 * lanes
+    k_copy = numbers + lanes
+    v_copy = k_copy + size * d
+    for l in range(lanes):  # noqa: E741
+        scratch[numbers + l] = l
+    for item in range(lo, hi):
+        share, b, kv_head = item // (batch * kv_heads), item // kv_heads % batch, item % kv_heads
+        sums = ((share * batch + b) * tk * kv_heads + kv_head) * padded
+        for j in range(tk):
+            for i in range(sums + j * ld, sums + j * ld + padded, w):
+                vstore(dk, i, vsplat(lse, 0))
+                vstore(dv, i, vsplat(lse, 0))
+        for number in range(share, groups * blocks, shares):
+            block, h = number // groups, kv_head * groups + number % groups
+            i0 = block * lanes
+            rows = min(lanes, tq - i0)
+            seen = max(0, min(tk, i0 + rows + tk - tq)) if causal else tk
+            q0, g0, o0 = b * qb + i0 * qt + h * qh, b * gb + i0 * gt + h * gh, b * ob + i0 * ot + h * oh
+            turn_in(scratch, q_turned, q, q0, qt, qd, rows, d, scale * _LOG2E)
+            turn_in(scratch, g_turned, do, g0, gt, gd, rows, d, 1.0)
+            q_at, q_ld = as_columns(q, q0, qt, qd, rows, d, padded, scratch, q_copy)
+            g_at, g_ld = as_columns(do, g0, gt, gd, rows, d, padded, scratch, g_copy)
+            q_from, g_from = scratch, scratch
+            if q_at < 0:
+                q_from, q_at = operand(q, scratch), q0
+            if g_at < 0:
+                g_from, g_at = operand(do, scratch), g0
+            # delta = sum(do o)
+            for l in range(lanes):  # noqa: E741
+                total, factor = like(0, load(lse, 0)), 0.0
+                if l < rows:
+                    total = _dot(do, g0 + l * gt, gd, o, o0 + l * ot, od, d, scratch)
+                    factor = load(lse, b * sb + h * sh + (i0 + l) * st) * _LOG2E
+                scratch[delta + l] = total
+                scratch[top + l] = 0 if factor == -np.inf else factor
+            for first in range(0, seen, size):
+                n = min(size, seen - first)
+                into = sums + first * ld
+                # p = exp(scale q k^T - lse)
+                k_at, k_row, k_step = as_operand(k, b * kb + first * kt + kv_head * kh, kt, kd, n, d, scratch, k_copy)
+                k_from = operand(k, scratch)
+                product(scratch, p, lanes, k_from, k_at, k_row, k_step, scratch, q_turned, lanes, n, lanes, d, False)
+                if causal:
+                    hide(scratch, p, first - i0 - tk + tq, n, numbers, -np.inf)
+                # dp = do v^T
+                v_at, v_row, v_step = as_operand(v, b * vb + first * vt + kv_head * vh, vt, vd, n, d, scratch, v_copy)
+                product(
+                    scratch, ds, lanes, operand(v, scratch), v_at, v_row, v_step, scratch, g_turned, lanes, n, lanes, d, False
+                )
+                # p m and ds = scale p (m dp - delta)
+                if dropout > 0:
+                    word = counter + ((b * heads + h) * tq + i0) * tk
+                    fill_keep(scratch, keep, low, high, word, tk, rows, first, first + n, dropout)
+                _weights(scratch, p, ds, keep, top, delta, n, scale, dropout > 0)
+                # dv += (p m)^T do,  dk += ds^T q,  dq += ds k
+                product(dv, into, ld, scratch, p, lanes, 1, g_from, g_at, g_ld, n, padded, rows, True)
+                product(dk, into, ld, scratch, ds, lanes, 1, q_from, q_at, q_ld, n, padded, rows, True)
+                product(scratch, dq_turned, lanes, k_from, k_at, k_step, k_row, scratch, ds, lanes, d, lanes, n, first > 0)
+            if seen == 0:
+                for i in range(dq_turned, dq_turned + d * lanes):
+                    scratch[i] = 0
+            turn_out(dq, ((b * tq + i0) * heads + h) * d, heads * d, scratch, dq_turned, rows, d)
+
+
+@inner
+def as_columns(x, x0, row, step, rows, d, padded, copy, copy0):
+    """Rows of queries as the right operand of a product: a copy, or -1 where they can be read where they lie."""
+    if not narrow(x) and step == 1 and padded == d:
+        return -1, row
+    widen(copy, copy0, padded, x, x0, row, step, rows, d)
+    return copy0, padded
+
+
+@inner
+def _dot(x, x0, x_step, y, y0, y_step, n, like_array):
+    """sum(x y)"""
+    w = width(like_array, VECTOR)
+    whole = n // w * w if x_step == 1 and y_step == 1 else 0
+    sums = vsplat(like_array, 0)
+    for i in range(0, whole, w):
+        sums = sums + vload(x, x0 + i) * vload(y, y0 + i)
+    total = vsum(sums)
+    for i in range(whole, n):
+        total += load(x, x0 + i * x_step) * load(y, y0 + i * y_step)
+    return total
+
+
+@inner
+def _weights(x, p, ds, keep, top, delta, n, scale, drop):
+    """p = 2**(p - top), ds = scale p (m ds - delta), p = m p, for n rows."""
+    w, lanes = width(x, VECTOR), queries(x)
+    factor = vsplat(x, scale)
+    for half in range(0, lanes, w):
+        highest, mean = vload(x, top + half), vload(x, delta + half)
+        for at in range(half, half + n * lanes, lanes):
+            weight, dp = vexp2(vload(x, p + at) - highest), vload(x, ds + at)
+            if drop:
+                m = vload(x, keep + at)
+                vstore(x, p + at, weight * m)
+                vstore(x, ds + at, weight * (dp * m - mean) * factor)
+            else:
+                vstore(x, p + at, weight)
+                vstore(x, ds + at, weight * (dp - mean) * factor)
+
+
+@kernel
+def _fold(lo, hi, parts, total, shares, rows, d, padded):
+    """total = the sum of the shares in their order; items: rows of `total`."""
+    sums = np.empty(d, parts.dtype)
+    for r in range(lo, hi):
+        for i in range(d):
+            sums[i] = load(parts, r * padded + i)
+        for share in range(1, shares):
+            for i in range(d):
+                sums[i] += load(parts, (share * rows + r) * padded + i)
+        for i in range(d):
+            store(total, r * d + i, sums[i])

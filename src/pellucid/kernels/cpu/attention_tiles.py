@@ -1,0 +1,182 @@
+"""The pieces of attention's tiles: small matrix products from registers, packing, the diagonal, the dropout mask.
+
+A tile of scores is kept *turned*: a row for each key, a lane for each of the `queries(...)` = two vectors of queries.
+Softmax then runs down the rows without a sum across lanes, and keys and values enter every product as single
+numbers spread over the lanes, so they are read where they lie, with any strides, and never packed. Only the queries
+of a block are turned on the way in and the outputs on the way out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...device import Array
+from .formats import load, store
+from .functions import inner
+from .lanes import VECTOR, narrow, vbelow, vload, vspread, vsplat, vstore, vtranspose, width
+from .philox import philox
+
+#: Rows of the register tile. With two vectors a row it needs 11 registers, and its 8 sums hide the latency of the
+#: multiply-add; larger tiles measured no faster with AVX-512.
+ROWS = 4
+
+
+def memory(x: Array) -> Array:
+    """The memory from the first element of `x` on, as an array of length 1 whatever the shape of `x`, so that a launch
+    finds what it prepared for other shapes; indices into it are sums of strides."""
+    return Array(x.buffer, (1,), x.dtype, None, x.offset)
+
+
+@inner
+def queries(x):
+    """Queries of a block: the lanes of two vectors."""
+    return 2 * width(x, VECTOR)
+
+
+@inner
+def aligned(scratch):
+    """Index of the first element of a fresh array on a cache line."""
+    return (-np.int64(scratch.ctypes.data) % 64) // scratch.itemsize
+
+
+@inner
+def product(c, c0, ldc, a, a0, row, step, b, b0, ldb, m, n, k, accumulate):
+    """c = a b, or c += a b where `accumulate`. c: (m, n) from c0 on, rows ldc apart; n a multiple of the lanes.
+    a: (m, k) from a0 on, elements of a row `step` apart, rows `row` apart; b: (k, n), rows ldb apart."""
+    w = width(c, VECTOR)
+    zero = vsplat(c, 0)
+    last = m - 1
+    for r in range(0, m, ROWS):
+        # Rows beyond the last repeat it: they compute and store the same numbers again.
+        r1, r2, r3 = min(r + 1, last), min(r + 2, last), min(r + 3, last)
+        p0, p1, p2, p3 = a0 + r * row, a0 + r1 * row, a0 + r2 * row, a0 + r3 * row
+        col = 0
+        while col < n:
+            q0, q1, q2, q3 = c0 + r * ldc + col, c0 + r1 * ldc + col, c0 + r2 * ldc + col, c0 + r3 * ldc + col
+            if col + w < n:
+                x0, y0, x1, y1, x2, y2, x3, y3 = zero, zero, zero, zero, zero, zero, zero, zero
+                if accumulate:
+                    x0, y0, x1, y1 = vload(c, q0), vload(c, q0 + w), vload(c, q1), vload(c, q1 + w)
+                    x2, y2, x3, y3 = vload(c, q2), vload(c, q2 + w), vload(c, q3), vload(c, q3 + w)
+                at, bt = 0, b0 + col
+                for _ in range(k):
+                    x, y = vload(b, bt), vload(b, bt + w)
+                    s = vspread(a, p0 + at)
+                    x0, y0 = x0 + s * x, y0 + s * y
+                    s = vspread(a, p1 + at)
+                    x1, y1 = x1 + s * x, y1 + s * y
+                    s = vspread(a, p2 + at)
+                    x2, y2 = x2 + s * x, y2 + s * y
+                    s = vspread(a, p3 + at)
+                    x3, y3 = x3 + s * x, y3 + s * y
+                    at += step
+                    bt += ldb
+                vstore(c, q0, x0)
+                vstore(c, q0 + w, y0)
+                vstore(c, q1, x1)
+                vstore(c, q1 + w, y1)
+                vstore(c, q2, x2)
+                vstore(c, q2 + w, y2)
+                vstore(c, q3, x3)
+                vstore(c, q3 + w, y3)
+                col += 2 * w
+            else:
+                x0, x1, x2, x3 = zero, zero, zero, zero
+                if accumulate:
+                    x0, x1, x2, x3 = vload(c, q0), vload(c, q1), vload(c, q2), vload(c, q3)
+                at, bt = 0, b0 + col
+                for _ in range(k):
+                    x = vload(b, bt)
+                    x0, x1 = x0 + vspread(a, p0 + at) * x, x1 + vspread(a, p1 + at) * x
+                    x2, x3 = x2 + vspread(a, p2 + at) * x, x3 + vspread(a, p3 + at) * x
+                    at += step
+                    bt += ldb
+                vstore(c, q0, x0)
+                vstore(c, q1, x1)
+                vstore(c, q2, x2)
+                vstore(c, q3, x3)
+                col += w
+
+
+@inner
+def turn_in(to, to0, x, x0, row, step, rows, d, factor):
+    """to[i, l] = factor x[l, i] for a block of queries, 0 in the lanes from `rows` on; to: (d, queries)."""
+    w, lanes = width(to, VECTOR), queries(to)
+    whole = d // w * w if step == 1 else 0
+    for half in range(0, lanes, w):
+        full = half + w <= rows
+        if full:
+            for i in range(0, whole, w):
+                vtranspose(to, to0 + i * lanes + half, lanes, x, x0 + half * row + i, row)
+        for l in range(half, half + w):  # noqa: E741
+            for i in range(whole if full else 0, d):
+                store(to, to0 + i * lanes + l, load(x, x0 + l * row + i * step) if l < rows else 0)
+    spread = vsplat(to, factor)
+    for i in range(to0, to0 + d * lanes, w):
+        vstore(to, i, vload(to, i) * spread)
+
+
+@inner
+def turn_out(y, y0, row, x, x0, rows, d):
+    """y[l, i] = x[i, l] for the first `rows` lanes; x: (d, queries), rows of y contiguous and `row` apart."""
+    w, lanes = width(x, VECTOR), queries(x)
+    whole = d // w * w
+    for half in range(0, lanes, w):
+        full = half + w <= rows
+        if full:
+            for i in range(0, whole, w):
+                vtranspose(y, y0 + half * row + i, row, x, x0 + i * lanes + half, lanes)
+        for l in range(half, min(half + w, rows)):  # noqa: E741
+            for i in range(whole if full else 0, d):
+                store(y, y0 + l * row + i, load(x, x0 + i * lanes + l))
+
+
+@inner
+def widen(to, to0, ld, x, x0, row, step, rows, d):
+    """to[r, i] = x[r, i] in the type of `to`; rows of `to` ld >= d apart, the elements between set to 0."""
+    w = width(to, VECTOR)
+    whole = d // w * w if step == 1 else 0
+    for r in range(rows):
+        for i in range(0, whole, w):
+            vstore(to, to0 + r * ld + i, vload(x, x0 + r * row + i))
+        for i in range(whole, d):
+            store(to, to0 + r * ld + i, load(x, x0 + r * row + i * step))
+        for i in range(d, ld):
+            store(to, to0 + r * ld + i, 0)
+
+
+@inner
+def as_operand(x, x0, row, step, rows, d, copy, copy0):
+    """Rows of keys or values for `product`: where they lie, or a widened copy. Returns start, row and step."""
+    if narrow(x):
+        widen(copy, copy0, d, x, x0, row, step, rows, d)
+        return copy0, d, 1
+    return x0, row, step
+
+
+@inner
+def hide(s, s0, first, rows, lane_numbers, value):
+    """Writes `value` into the lanes whose query does not see the key: lane < first + r in row r."""
+    w, lanes = width(s, VECTOR), queries(s)
+    hidden = vsplat(s, value)
+    for r in range(max(0, -first), rows):
+        bound = vsplat(s, first + r)
+        for half in range(0, lanes, w):
+            at = s0 + r * lanes + half
+            vstore(s, at, vbelow(vload(s, lane_numbers + half), bound, hidden, vload(s, at)))
+
+
+@inner
+def fill_keep(keep, keep0, low, high, word, tk, rows, first, last, p):
+    """keep[j - first, l] = 1 / (1 - p) or 0 for keys first to last-1; the mask of (l, j) is word `word` + l tk + j."""
+    lanes = queries(keep)
+    limit = np.float32(p)
+    for l in range(rows):  # noqa: E741
+        start = word + l * tk
+        for block in range((start + first) >> 2, (start + last + 3) >> 2):
+            words = philox(low, high, block)
+            for t in range(4):
+                j = 4 * block + t - start
+                if first <= j < last:
+                    u = np.float32(words[t] >> np.uint32(8)) * np.float32(2.0**-24)
+                    store(keep, keep0 + (j - first) * lanes + l, 1 / (1 - p) if u >= limit else 0.0)

@@ -1,0 +1,69 @@
+"""The norm of all gradients and the factor that clips it, left on the device: nothing waits for a number.
+
+Squares are summed in float64 over blocks of fixed length, and the blocks in order, so that the norm has the same bits
+on any number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...base import dtypes
+from ...device import Array
+from .elementwise import GRAIN, pointer
+from .formats import load, store
+from .functions import summing
+from .launch import kernel
+from .memory import contiguous
+from .rows import sum_piece
+
+
+@summing
+def _squares(x, i, n):
+    total = 0.0
+    for k in range(n):
+        v = np.float64(load(x, i + k))
+        total += v * v
+    return total
+
+
+@kernel
+def _square_sums(lo, hi, x, sums, at, n, length):
+    """sums[at + block] = sum of x**2 over a block of `length` elements."""
+    for block in range(lo, hi):
+        first = block * length
+        store(sums, at + block, _squares(x, first, min(length, n - first)))
+
+
+@kernel
+def _root(lo, hi, sums, norm, n):
+    store(norm, 0, math.sqrt(sum_piece(sums, 0, 1, n, 0.0)))
+
+
+@kernel
+def _clip(lo, hi, norm, scale, max_norm):
+    n, most = load(norm, 0), np.float32(max_norm)
+    store(scale, 0, np.float32(1) if n <= most else most / n)
+
+
+def global_norm(parts: list[Array]) -> Array:
+    """float32, shape (): (sum of x**2 over every element of every part)**0.5, accumulated in float64"""
+    device = parts[0].device
+    blocks = [-(-part.size // GRAIN) for part in parts]
+    sums = device.empty((sum(blocks),), dtypes.float64)
+    at, total = 0, pointer(sums)
+    for part, count in zip(parts, blocks, strict=True):
+        _square_sums(count, 2, pointer(contiguous(part)), total, at, part.size, GRAIN)
+        at += count
+    norm = device.empty((), dtypes.float32)
+    _root(1, 1, total, pointer(norm), at)
+    return norm
+
+
+def clip_scale(norm: Array, *, max_norm: float) -> Array:
+    """float32, shape (): max_norm / norm where norm > max_norm, else exactly 1; NaN stays NaN   (Pascanu et al. 2013)"""
+    scale = norm.device.empty((), dtypes.float32)
+    _clip(1, 1, pointer(norm), pointer(scale), float(max_norm))
+    return scale

@@ -1,0 +1,58 @@
+"""The gated feed-forward nonlinearity, fused: one pass over gate and up."""
+
+from __future__ import annotations
+
+from ...device import Array
+from .elementwise import GRAIN, binary, fresh, map2, plan, pointer, start
+from .formats import load, store
+from .functions import inner, like, sigmoid
+from .launch import kernel
+
+
+@binary
+def _swiglu(gate, up):
+    return gate * sigmoid(gate) * up
+
+
+@inner
+def _gradients(dy, gate, up, dgate, dup, i, j, k, l):  # noqa: E741
+    d, a = load(dy, j), load(gate, k)
+    one = like(1, a)
+    s = sigmoid(a)
+    store(dgate, i, d * load(up, l) * s * (one + a * (one - s)))
+    store(dup, i, d * a * s)
+
+
+@kernel
+def _swiglu_backward(lo, hi, dy, gate, up, dgate, dup, table):
+    """Elements lo to hi-1 in the order of the results."""
+    width = load(table, 0)
+    d0, d1, d2 = load(table, 3), load(table, 4), load(table, 5)
+    i = lo
+    while i < hi:
+        row = i // width
+        column = i - row * width
+        n = min(hi - i, width - column)
+        i0 = start(table, 4, 1, row) + column * d0
+        i1 = start(table, 4, 2, row) + column * d1
+        i2 = start(table, 4, 3, row) + column * d2
+        if d0 == 1 and d1 == 1 and d2 == 1:
+            for k in range(n):
+                _gradients(dy, gate, up, dgate, dup, i + k, i0 + k, i1 + k, i2 + k)
+        else:
+            for k in range(n):
+                _gradients(dy, gate, up, dgate, dup, i + k, i0 + k * d0, i1 + k * d1, i2 + k * d2)
+        i += n
+
+
+def swiglu(gate: Array, up: Array) -> Array:
+    """y = gate sigmoid(gate) up   (Shazeer 2020). One shape, contiguous or strided."""
+    return map2(_swiglu, gate, up)
+
+
+def swiglu_backward(dy: Array, gate: Array, up: Array) -> tuple[Array, Array]:
+    """s = sigmoid(gate):  dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s. Returns dgate, dup."""
+    p = plan(dy.shape, dy.strides, gate.shape, gate.strides, up.shape, up.strides)
+    dgate, dup = fresh(p, gate, gate.dtype), fresh(p, up, up.dtype)
+    _swiglu_backward(p.size, GRAIN // 2, *[pointer(a) for a in (dy, gate, up, dgate, dup)], p.table)
+    return dgate, dup

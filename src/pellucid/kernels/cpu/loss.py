@@ -1,0 +1,169 @@
+"""Cross-entropy, alone and fused with the language-model head. Losses are in nats.
+
+The fused form takes the hidden states and the head's weight and never holds more than a chunk of the logits; it
+returns the gradients of both with the loss, because the logits it needs for them are there only then. A chunk's logits
+become their own gradient in place; the gradient of the weight adds the chunks in order.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...base.dtypes import DType
+from ...device import Array
+from .elementwise import GRAIN, pointer
+from .formats import load, store
+from .functions import exp, like, summing
+from .launch import kernel
+from .matmul import matmul
+from .memory import assign_, cast, contiguous, fill_
+from .reduce import sum as sum_of
+from .rows import accumulator, add_row, largest, row_grain
+from .softmax import sum_exp
+
+_LOGITS = 8 << 20  # elements of a chunk
+_FEWEST_ROWS = 64
+
+
+@kernel
+def _loss(lo, hi, logits, targets, weights, lse, each, n):
+    for row in range(lo, hi):
+        i = row * n
+        top = largest(logits, i, 1, n, load(logits, i))
+        rest = like(top + math.log(sum_exp(logits, i, n, top)), top)
+        store(lse, row, rest)
+        w = like(load(weights, row), top)
+        store(each, row, like(0, top) if w == 0 else w * (rest - load(logits, i + load(targets, row))))
+
+
+@kernel
+def _loss_backward(lo, hi, dloss, logits, targets, weights, lse, dlogits, n):
+    for row in range(lo, hi):
+        i = row * n
+        rest = load(lse, row)
+        d, w = like(load(dloss, 0), rest), like(load(weights, row), rest)
+        if w == 0:
+            for k in range(n):
+                store(dlogits, i + k, d * like(0, d))
+        else:
+            d *= w
+            for k in range(n):
+                store(dlogits, i + k, d * exp(load(logits, i + k) - rest))
+            hit = i + load(targets, row)
+            store(dlogits, hit, d * (exp(load(logits, hit) - rest) - like(1, d)))
+
+
+@summing
+def _exponentials(x, i, n, top):
+    """x = e**(x - top) in a row; returns their sum."""
+    total = like(0, top)
+    for k in range(n):
+        e = exp(load(x, i + k) - top)
+        store(x, i + k, e)
+        total += e
+    return total
+
+
+@kernel
+def _chunk(lo, hi, logits, targets, weights, each, n, gradients):
+    """each = weighted loss of a row; the logits become the gradient of their sum where `gradients`."""
+    for row in range(lo, hi):
+        i = row * n
+        w = like(load(weights, row), load(logits, i))
+        if w == 0:
+            store(each, row, 0)
+            if gradients:
+                for k in range(n):
+                    store(logits, i + k, 0)
+            continue
+        top = largest(logits, i, 1, n, load(logits, i))
+        hit = i + load(targets, row)
+        chosen = load(logits, hit)
+        if gradients:
+            total = _exponentials(logits, i, n, top)
+            scale = w / total
+            for k in range(n):
+                store(logits, i + k, load(logits, i + k) * scale)
+            store(logits, hit, load(logits, hit) - w)
+        else:
+            total = sum_exp(logits, i, n, top)
+        store(each, row, w * (like(math.log(total), top) + (top - chosen)))
+
+
+@kernel
+def _accumulate(lo, hi, total, part):
+    add_row(total, lo, part, lo, hi - lo)
+
+
+def cross_entropy(logits: Array, targets: Array, weights: Array) -> tuple[Array, Array]:
+    """loss = sum_i weights[i] (lse[i] - logits[i, targets[i]]),  lse = ln sum e**logits. Returns loss: (), lse: (N,),
+    both float32 (float64 for float64 logits).
+
+    logits: (N, V); targets: (N,) integer; weights: (N,) float. A row of weight 0 contributes exactly 0, whatever it holds.
+    """
+    logits, targets, weights = contiguous(logits), contiguous(targets), contiguous(weights)
+    rows, n = logits.shape
+    kind = accumulator(logits.dtype)
+    lse, each = logits.device.empty((rows,), kind), logits.device.empty((rows,), kind)
+    arrays = [pointer(a) for a in (logits, targets, weights, lse, each)]
+    _loss(rows, row_grain(n, cost=2), *arrays, n)
+    return sum_of(each, axes=(0,), keepdims=False), lse
+
+
+def cross_entropy_backward(dloss: Array, logits: Array, targets: Array, weights: Array, lse: Array) -> Array:
+    """dlogits = dloss weights (e**(logits - lse) - onehot(targets)).   dloss: ()"""
+    logits = contiguous(logits)
+    rows, n = logits.shape
+    dlogits = logits.device.empty(logits.shape, logits.dtype)
+    arrays = [pointer(contiguous(a)) for a in (dloss, logits, targets, weights, lse)]
+    _loss_backward(rows, row_grain(n, cost=2), *arrays, pointer(dlogits), n)
+    return dlogits
+
+
+def lm_head_loss(
+    x: Array, weight: Array, targets: Array, weights: Array, *, operand_dtype: DType | None, gradients: bool
+) -> tuple[Array, Array | None, Array | None]:
+    """loss of `cross_entropy(x @ weight^T, targets, weights)`. Returns loss: (), dx: (N, D), dweight: (V, D); the
+    gradients of the loss, None without `gradients`.
+
+    x: (N, D); weight: (V, D); operand_dtype as in `matmul`, for all three products.
+    """
+    kind = accumulator(x.dtype)
+    targets, weights = contiguous(targets), contiguous(weights)
+    a, b = (v if v.dtype is kind else cast(v, dtype=kind) for v in (x, weight))
+    operand = None if operand_dtype is kind else operand_dtype
+    (rows, n), device = (x.shape[0], weight.shape[0]), x.device
+    length = max(_FEWEST_ROWS, _LOGITS // max(1, n))
+    each = device.empty((rows,), kind)
+    dx = dweight = None
+    if gradients and rows == 0:
+        dx, dweight = device.empty(x.shape, kind), device.empty(weight.shape, kind)
+        fill_(dweight, value=0)
+    for first in range(0, rows, length):
+        last = min(first + length, rows)
+        part = a.slice(0, first, last)
+        logits = matmul(part, b.transpose(), operand_dtype=operand)
+        at = [pointer(v.slice(0, first, last)) for v in (targets, weights, each)]
+        _chunk(last - first, row_grain(n, cost=4), pointer(logits), *at, n, gradients)
+        if not gradients:
+            continue
+        dpart = matmul(logits, b, operand_dtype=operand)
+        dshare = matmul(logits.transpose(), part, operand_dtype=operand)
+        del logits
+        if dweight is None:
+            dweight = dshare
+        else:
+            _accumulate(dweight.size, GRAIN, pointer(dweight), pointer(dshare))
+        if rows <= length:
+            dx = dpart
+        else:
+            dx = device.empty(x.shape, kind) if dx is None else dx
+            assign_(dx.slice(0, first, last), dpart)
+    loss = sum_of(each, axes=(0,), keepdims=False)
+    if dx is None or dweight is None:
+        return loss, None, None
+    return loss, _narrowed(dx, x.dtype), _narrowed(dweight, weight.dtype)
+
+
+def _narrowed(x: Array, dtype: DType) -> Array:
+    return x if x.dtype is dtype else cast(x, dtype=dtype)

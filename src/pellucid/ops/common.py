@@ -1,0 +1,108 @@
+"""What operations share: bringing operands to one dtype and device, constants on a device, shapes of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import copysign
+from typing import Any
+
+import numpy as np
+
+from ..base import dtypes, shapes
+from ..base.dtypes import DType
+from ..base.errors import DTypeError
+from ..device import Array, Device
+from ..tape import Tensor
+
+Operand = Tensor | bool | int | float
+Axes = int | Sequence[int] | None
+
+_constants: dict[tuple[Any, ...], Array] = {}
+_MOST_CONSTANTS = 256
+
+
+def constant(device: Device, value: float, dtype: DType) -> Array:
+    """A number as an Array of shape () on the device; made once and kept, so a steady loop makes none."""
+    key = (device, dtype.name, type(value), value, copysign(1.0, value))
+    found = _constants.get(key)
+    if found is None:
+        if len(_constants) >= _MOST_CONSTANTS:
+            _constants.clear()
+        found = device.empty((), dtype)
+        device.kernels.fill_(found, value=value)
+        _constants[key] = found
+    return found
+
+
+def scalar(value: Any) -> bool | int | float | None:
+    """A Python number from a Python or NumPy number; None for anything else."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return value if isinstance(value, (bool, int, float)) else None
+
+
+def pair(where: str, a: Operand, b: Operand) -> tuple[Tensor, Tensor]:
+    """Two operands as tensors of one dtype on one device. Raises DTypeError for what is neither tensor nor number."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if a.dtype is b.dtype:
+            return a, b
+        dtype = dtypes.promote(a.dtype, b.dtype)
+        return cast(a, dtype), cast(b, dtype)
+    if isinstance(a, Tensor):
+        return _beside(where, a, b)
+    if isinstance(b, Tensor):
+        second, first = _beside(where, b, a)
+        return first, second
+    raise DTypeError(where, "no tensor among the operands", got=f"{type(a).__name__} and {type(b).__name__}")
+
+
+def _beside(where: str, x: Tensor, value: Any) -> tuple[Tensor, Tensor]:
+    number = scalar(value)
+    if number is None:
+        if isinstance(value, np.ndarray):
+            other = Tensor(x.device.upload(value, dtypes.dtype(value.dtype)))
+            return pair(where, x, other)
+        raise DTypeError(where, "not a tensor or a number", got=type(value).__name__, hint="make it one with tensor()")
+    dtype = dtypes.of_scalar(number, x.dtype)
+    return cast(x, dtype), Tensor(constant(x.device, number, dtype))
+
+
+def floats(where: str, x: Tensor) -> Tensor:
+    """`x`, integers and bools as float32: for functions that have no integer result."""
+    if not isinstance(x, Tensor):
+        raise DTypeError(where, "not a tensor", got=type(x).__name__, hint="make it one with tensor()")
+    return x if x.dtype.is_float else cast(x, dtypes.float32)
+
+
+def cast(x: Tensor, dtype: DType | str) -> Tensor:
+    """The elements in another dtype, rounded to nearest even; the same tensor if it has it already.
+    dx = dy, cast back."""
+    wanted = dtypes.dtype(dtype)
+    return x if x.dtype is wanted else _cast(x, wanted)
+
+
+_cast: Any = None  # the operation Cast, set by pointwise.py
+
+
+def unbroadcast(kernels: Any, dy: Array, shape: tuple[int, ...]) -> Array:
+    """The gradient of broadcasting `shape` to dy.shape: dy summed over every axis along which it was repeated."""
+    if dy.shape == shape:
+        return dy
+    total = kernels.sum(dy, axes=shapes.broadcast_axes(shape, dy.shape), keepdims=True)
+    return reshaped(kernels, total, shape)
+
+
+def reshaped(kernels: Any, x: Array, shape: Sequence[int]) -> Array:
+    """Another shape of the same elements: a view where the strides allow it, else a copy."""
+    view = x.reshape(shape)
+    if view is None:
+        view = kernels.copy(x).reshape(shape)
+        assert view is not None
+    return view
+
+
+def zeros_like(kernels: Any, like: Array, shape: tuple[int, ...] | None = None) -> Array:
+    """A fresh array of zeros of the dtype and device of `like`."""
+    out = like.device.empty(like.shape if shape is None else shape, like.dtype)
+    kernels.fill_(out, value=0)
+    return out

@@ -1,0 +1,193 @@
+"""Indexing: `x[...]` by integers, slices, None and Ellipsis (views), or by one tensor of integers; rows of a table."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..base import dtypes
+from ..base.errors import DTypeError, ShapeError
+from ..device import Array
+from ..tape import Op, Tensor
+from .common import zeros_like
+
+
+class Step(NamedTuple):
+    """One change of view at an axis: "slice" (start, stop, step), "select" (index) or "insert"."""
+
+    kind: str
+    axis: int
+    arguments: tuple[int, ...] = ()
+
+
+def look(x: Array, steps: tuple[Step, ...]) -> Array:
+    """The view of `x` that the steps describe."""
+    for step in steps:
+        if step.kind == "slice":
+            x = x.slice(step.axis, *step.arguments)
+        elif step.kind == "select":
+            x = x.select(step.axis, *step.arguments)
+        else:
+            x = x.unsqueeze(step.axis)
+    return x
+
+
+class View(Op):
+    """Part of a tensor, sharing its memory.   dx = dy in that part, 0 elsewhere"""
+
+    def forward(self, x: Array, *, steps: tuple[Step, ...]) -> Array:
+        self.shape, self.steps = x.shape, steps
+        return look(x, steps)
+
+    def backward(self, dy: Array) -> dict[str, Array | None]:
+        dx = zeros_like(self.kernels, dy, self.shape)
+        self.kernels.assign_(look(dx, self.steps), dy)
+        return {"x": dx}
+
+
+class Embedding(Op):
+    """y[...] = weight[ids[...]].   dweight[v] = sum of dy where the id is v"""
+
+    saves = ("ids",)
+
+    def forward(self, weight: Array, ids: Array) -> Array:
+        self.rows = weight.shape[0]
+        self.save(ids=ids)
+        return self.kernels.embedding(weight, ids)
+
+    def backward(self, dy: Array) -> dict[str, Array | None]:
+        return {"weight": self.kernels.embedding_backward(dy, self.ids, rows=self.rows)}
+
+
+class Pick(Op):
+    """y[...] = x[..., index[...]].   dx[..., index[...]] = dy, 0 elsewhere"""
+
+    saves = ("index",)
+
+    def forward(self, x: Array, index: Array) -> Array:
+        self.size = x.shape[-1]
+        self.save(index=index)
+        return self.kernels.pick(x, index)
+
+    def backward(self, dy: Array) -> dict[str, Array | None]:
+        return {"x": self.kernels.pick_backward(dy, self.index, size=self.size)}
+
+
+def embedding(weight: Tensor, ids: Tensor) -> Tensor:
+    """Rows of a table: y[...] = weight[ids[...]].   weight: (V, ...), ids: integers in 0..V-1.
+
+    Ids are not looked at here: whoever brings them to the device checks them.
+    """
+    if weight.ndim == 0:
+        raise ShapeError("embedding", "a table needs rows", got=weight.shape)
+    return Embedding.apply(weight, _integers("embedding", ids))
+
+
+def pick(x: Tensor, index: Tensor) -> Tensor:
+    """One element of the last axis each: y[...] = x[..., index[...]].   x: (..., C), index: (...) in 0..C-1."""
+    if x.ndim == 0 or index.shape != x.shape[:-1]:
+        raise ShapeError("pick", "the index does not fit", got=index.shape, expected=x.shape[:-1])
+    return Pick.apply(x, _integers("pick", index))
+
+
+def getitem(x: Tensor, key: Any) -> Tensor:
+    """`x[key]`: integers, slices (steps of either sign), None and Ellipsis give a view; one tensor, array or list of
+    integers picks along its axis (bounds are checked where it comes from the host). Masks of bools are refused."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    keys = _without_ellipsis(x, keys)
+    picked = [i for i, k in enumerate(keys) if isinstance(k, (Tensor, np.ndarray, list))]
+    if len(picked) > 1:
+        raise ShapeError(
+            "getitem", "more than one tensor in an index", got=len(picked), hint="index one axis at a time"
+        )
+    steps: list[Step] = []
+    pick_axis, axis = -1, 0
+    for k in keys:
+        if k is None:
+            steps.append(Step("insert", axis))
+            axis += 1
+            continue
+        n = _length(x, steps, axis)
+        if isinstance(k, slice):
+            if k != slice(None):
+                start, stop, step = _bounds(k, n)
+                steps.append(Step("slice", axis, (start, stop, step)))
+            axis += 1
+        elif isinstance(k, (Tensor, np.ndarray, list)):
+            pick_axis = axis
+            axis += 1
+        else:
+            steps.append(Step("select", axis, (_index(k, n),)))
+    y = View.apply(x, steps=tuple(steps)) if steps else x
+    if pick_axis < 0:
+        return y
+    index = _index_tensor(keys[picked[0]], y, pick_axis)
+    if pick_axis == 0:
+        return Embedding.apply(y, index)
+    order = (pick_axis, *(i for i in range(y.ndim) if i != pick_axis))
+    rows = Embedding.apply(y.permute(order), index)
+    k = index.ndim
+    back = (*range(k, k + pick_axis), *range(k), *range(k + pick_axis, rows.ndim))
+    return rows.permute(back)
+
+
+def _without_ellipsis(x: Tensor, keys: list[Any]) -> list[Any]:
+    used = sum(1 for k in keys if k is not None and k is not Ellipsis)
+    if used > x.ndim:
+        raise ShapeError("getitem", "too many indices", got=used, expected=f"at most {x.ndim}")
+    dots = [i for i, k in enumerate(keys) if k is Ellipsis]
+    if len(dots) > 1:
+        raise ShapeError("getitem", "more than one Ellipsis in an index")
+    at = dots[0] if dots else len(keys)
+    rest = keys[at + 1 :] if dots else []
+    return [*keys[:at], *[slice(None)] * (x.ndim - used), *rest]
+
+
+def _length(x: Tensor, steps: list[Step], axis: int) -> int:
+    return look(x.array, tuple(steps)).shape[axis]
+
+
+def _bounds(key: slice, n: int) -> tuple[int, int, int]:
+    try:
+        start, stop, step = key.indices(n)
+    except (TypeError, ValueError) as error:
+        raise ShapeError("getitem", "not a usable slice", got=key, hint=str(error)) from None
+    return (start, stop, step) if len(range(start, stop, step)) else (0, 0, 1)
+
+
+def _index(key: Any, n: int) -> int:
+    if isinstance(key, (bool, np.bool_)) or not isinstance(key, (int, np.integer)):
+        hint = "use where() or masked_fill() instead of a mask"
+        raise DTypeError(
+            "getitem", "not an index", got=type(key).__name__, expected="integer, slice, None or ...", hint=hint
+        )
+    if not -n <= key < n:
+        raise ShapeError("getitem", "index out of range", got=int(key), expected=f"-{n} to {n - 1}")
+    return int(key) % n
+
+
+def _index_tensor(key: Any, x: Tensor, axis: int) -> Tensor:
+    if isinstance(key, Tensor):
+        return _integers("getitem", key)
+    host = np.asarray(key)
+    if host.size == 0:
+        host = host.astype(np.int64)
+    if host.dtype.kind not in "iu":
+        hint = "use where() or masked_fill() instead of a mask" if host.dtype.kind == "b" else None
+        raise DTypeError("getitem", "an index of this type", got=host.dtype, expected="integers", hint=hint)
+    n = x.shape[axis]
+    if host.size and not (-n <= host.min() and host.max() < n):
+        bad = host.min() if host.min() < -n else host.max()
+        raise ShapeError("getitem", "index out of range", got=int(bad), expected=f"-{n} to {n - 1}")
+    return Tensor(x.device.upload(host.astype(np.int64) % max(n, 1), dtypes.int64))
+
+
+def _integers(where: str, ids: Tensor) -> Tensor:
+    if ids.dtype.kind != "int":
+        hint = "use where() or masked_fill() instead of a mask" if ids.dtype.kind == "bool" else "cast it first"
+        raise DTypeError(where, "an index must be integers", got=ids.dtype.name, hint=hint)
+    return ids
+
+
+__all__ = ["Embedding", "Pick", "View", "embedding", "getitem", "pick"]

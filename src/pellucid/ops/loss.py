@@ -1,0 +1,90 @@
+"""Cross-entropy in nats, alone and fused with the language-model head."""
+
+from __future__ import annotations
+
+from ..base import dtypes
+from ..base.dtypes import DType
+from ..base.errors import ShapeError
+from ..device import Array
+from ..tape import Op, Tensor
+from .common import floats, pair
+from .index import _integers
+
+
+class CrossEntropy(Op):
+    """loss = sum_i weights[i] (lse[i] - logits[i, targets[i]])"""
+
+    saves = ("logits", "targets", "weights", "lse")
+
+    def forward(self, logits: Array, targets: Array, weights: Array) -> Array:
+        loss, lse = self.kernels.cross_entropy(logits, targets, weights)
+        self.save(logits=logits, targets=targets, weights=weights, lse=lse)
+        return loss
+
+    def backward(self, dy: Array) -> dict[str, Array | None]:
+        return {"logits": self.kernels.cross_entropy_backward(dy, self.logits, self.targets, self.weights, self.lse)}
+
+
+class LMHeadLoss(Op):
+    """The cross-entropy of x weight^T, a chunk of rows at a time.
+
+    The gradients are made with the loss, where the logits are, and only multiplied by dloss in backward.
+    """
+
+    saves = ("dx", "dweight")
+
+    def forward(self, x: Array, weight: Array, targets: Array, weights: Array, *, operand_dtype: DType | None) -> Array:
+        loss, dx, dweight = self.kernels.lm_head_loss(
+            x, weight, targets, weights, operand_dtype=operand_dtype, gradients=self.recording
+        )
+        self.save(dx=dx, dweight=dweight)
+        return loss
+
+    def backward(self, dy: Array) -> dict[str, Array | None]:
+        k = self.kernels
+        return {
+            "x": k.mul(self.dx, dy) if self.needs("x") else None,
+            "weight": k.mul(self.dweight, dy) if self.needs("weight") else None,
+        }
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, *, weights: Tensor | None = None) -> Tensor:
+    """sum_i weights[i] * -ln softmax(logits[i])[targets[i]], nats, shape ().
+
+    logits: (N, V), targets: (N,) integers in 0..V-1, weights: (N,), None for 1 / N each: the mean.
+    """
+    logits = floats("cross_entropy", logits)
+    if logits.ndim != 2:
+        raise ShapeError("cross_entropy", "logits have the wrong rank", got=logits.shape, expected="(rows, classes)")
+    targets, weights = _rows("cross_entropy", logits, targets, weights)
+    return CrossEntropy.apply(logits, targets, weights)
+
+
+def lm_head_loss(
+    x: Tensor, weight: Tensor, targets: Tensor, *, weights: Tensor | None = None, operand_dtype: DType | None = None
+) -> Tensor:
+    """`cross_entropy(x @ weight^T, targets)` without ever holding all logits.
+
+    x: (N, D) hidden states, weight: (V, D) head; targets and weights as in `cross_entropy`, operand_dtype as in
+    `matmul`.
+    """
+    if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1]:
+        raise ShapeError("lm_head_loss", "head does not fit the states", got=f"x {x.shape}, weight {weight.shape}")
+    x, weight = pair("lm_head_loss", x, weight)
+    targets, weights = _rows("lm_head_loss", x, targets, weights)
+    return LMHeadLoss.apply(x, weight, targets, weights, operand_dtype=operand_dtype)
+
+
+def _rows(name: str, x: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    n = x.shape[0]
+    if n == 0:
+        raise ShapeError(name, "no rows", got=x.shape)
+    if targets.shape != (n,):
+        raise ShapeError(name, "targets do not fit the rows", got=targets.shape, expected=(n,))
+    if weights is None:
+        filled = x.device.empty((n,), dtypes.float32)
+        x.device.kernels.fill_(filled, value=1.0 / n)
+        weights = Tensor(filled)
+    elif weights.shape != (n,):
+        raise ShapeError(name, "weights do not fit the rows", got=weights.shape, expected=(n,))
+    return _integers(name, targets), weights

@@ -1,0 +1,92 @@
+"""Matrix products: `a @ b` of any rank, and the linear map of a layer."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..base import shapes
+from ..base.dtypes import DType
+from ..base.errors import ShapeError
+from ..device import Array
+from ..tape import Op, Tensor
+from .common import floats, pair, reshaped, unbroadcast
+
+
+class MatMul(Op):
+    """y = a b over the last two axes, the others broadcast.   da = dy b^T, db = a^T dy"""
+
+    saves = ("a", "b")
+
+    def forward(self, a: Array, b: Array, *, operand_dtype: DType | None) -> Array:
+        self.operand_dtype = operand_dtype
+        self.save(a=a, b=b)
+        return self.kernels.matmul(a, b, operand_dtype=operand_dtype)
+
+    def backward(self, dy: Array) -> dict[str, Array | None]:
+        k, a, b = self.kernels, self.a, self.b
+        da = db = None
+        if self.needs("a"):
+            da = unbroadcast(k, k.matmul(dy, b.transpose(), operand_dtype=self.operand_dtype), a.shape)
+        if self.needs("b"):
+            db = unbroadcast(k, k.matmul(a.transpose(), dy, operand_dtype=self.operand_dtype), b.shape)
+        return {"a": da, "b": db}
+
+
+class Linear(Op):
+    """y = x weight^T + bias.   dx = dy weight, dweight = dy^T x, dbias = sum dy"""
+
+    saves = ("x", "weight")
+
+    def forward(self, x: Array, weight: Array, bias: Array | None, *, operand_dtype: DType | None) -> Array:
+        k, self.shape, self.operand_dtype = self.kernels, x.shape, operand_dtype
+        rows = reshaped(k, x, (prod(x.shape[:-1]), x.shape[-1]))
+        self.save(x=rows, weight=weight)
+        y = k.matmul(rows, weight.transpose(), bias, operand_dtype=operand_dtype)
+        return reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
+
+    def backward(self, dy: Array) -> dict[str, Array | None]:
+        k, dtype = self.kernels, self.operand_dtype
+        rows = reshaped(k, dy, (prod(dy.shape[:-1]), dy.shape[-1]))
+        dx = dweight = dbias = None
+        if self.needs("x"):
+            dx = reshaped(k, k.matmul(rows, self.weight, operand_dtype=dtype), self.shape)
+        if self.needs("weight"):
+            dweight = k.matmul(rows.transpose(), self.x, operand_dtype=dtype)
+        if self.needs("bias"):
+            dbias = k.sum(rows, axes=(0,), keepdims=False)
+        return {"x": dx, "weight": dweight, "bias": dbias}
+
+
+def matmul(a: Tensor, b: Tensor, *, operand_dtype: DType | None = None) -> Tensor:
+    """y = a @ b as in NumPy: (..., M, K) @ (..., K, N), leading axes broadcast; a vector on either side loses its axis.
+
+    operand_dtype: both are rounded to it first (bfloat16 for mixed precision); sums and result keep their own dtype.
+    Raises ShapeError where the inner lengths differ.
+    """
+    a, b = pair("matmul", a, b)
+    a, b = floats("matmul", a), floats("matmul", b)
+    if a.ndim == 0 or b.ndim == 0:
+        raise ShapeError(
+            "matmul", "not a matrix or vector", got=f"{a.shape} @ {b.shape}", hint="multiply by a number with *"
+        )
+    if a.ndim == 1:
+        return matmul(a.unsqueeze(0), b, operand_dtype=operand_dtype).squeeze(0 if b.ndim == 1 else -2)
+    if b.ndim == 1:
+        return matmul(a, b.unsqueeze(1), operand_dtype=operand_dtype).squeeze(-1)
+    if a.shape[-1] != b.shape[-2]:
+        raise ShapeError("matmul", "inner lengths differ", got=f"{a.shape} @ {b.shape}")
+    if b.ndim == 2 and a.ndim > 2:
+        rows = a.reshape(prod(a.shape[:-1]), a.shape[-1])
+        return MatMul.apply(rows, b, operand_dtype=operand_dtype).reshape(*a.shape[:-1], b.shape[-1])
+    shapes.broadcast(a.shape[:-2], b.shape[:-2], where="matmul")
+    return MatMul.apply(a, b, operand_dtype=operand_dtype)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, operand_dtype: DType | None = None) -> Tensor:
+    """y = x weight^T + bias.   x: (..., K), weight: (N, K), bias: (N,) or None, y: (..., N). See `matmul`."""
+    if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
+        raise ShapeError("linear", "weight does not fit the input", got=f"x {x.shape}, weight {weight.shape}")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ShapeError("linear", "bias does not fit the weight", got=bias.shape, expected=weight.shape[:1])
+    x, weight = pair("linear", x, weight)
+    return Linear.apply(x, weight, bias, operand_dtype=operand_dtype)

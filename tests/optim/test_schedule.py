@@ -1,0 +1,51 @@
+"""The schedule is a pure function of the step, with the corner values its docstring promises."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pellucid.base.errors import ConfigError
+from pellucid.optim import Schedule
+
+
+def test_corner_values() -> None:
+    s = Schedule.warmup_cosine(3e-4, 2000, 100_000)
+    assert s.rate(0) == 3e-4 / 2000
+    assert s.rate(1999) == s.rate(2000) == 3e-4
+    assert s.rate(100_000) == s.rate(10**9) == 3e-5
+    assert s.rate(51_000) == pytest.approx((3e-4 + 3e-5) / 2)
+
+
+def test_it_rises_then_falls_then_holds() -> None:
+    s = Schedule(1e-3, 100, 2000, 1e-4)
+    rates = [s.rate(i) for i in range(2200)]
+    assert all(a < b for a, b in zip(rates[:99], rates[1:100], strict=True))
+    assert all(a >= b for a, b in zip(rates[99:], rates[100:], strict=False))
+    assert rates[2000:] == [1e-4] * 200
+
+
+def test_without_warmup_and_constant() -> None:
+    assert Schedule(1.0, 0, 10).rate(0) == 1.0
+    assert {Schedule.constant(0.5).rate(i) for i in range(5)} == {0.5}
+    assert Schedule(1.0, 10, 10, 0.25).rate(10) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0.0, 1, 2), "Schedule: rates out of order; got peak 0.0, floor 0.0, expected 0 <= floor <= peak, peak > 0"),
+        ((math.nan, 1, 2), "Schedule: rates out of order; got peak nan, floor nan, expected 0 <= floor <= peak, peak > 0"),
+        ((1.0, 3, 2), "Schedule: steps out of order; got warmup 3, total 2, expected 0 <= warmup <= total"),
+    ],
+)
+def test_impossible_schedules(arguments: tuple[float, int, int], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Schedule(*arguments)
+    assert str(error.value) == message
+
+
+def test_a_negative_step_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^Schedule\.rate: negative step; got -1$"):
+        Schedule(1.0, 1, 2).rate(-1)
