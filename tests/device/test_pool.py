@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from pellucid.base.errors import DeviceError
+from pellucid.base.errors import DeviceError, KernelError
 from pellucid.device import pool
 
 # mark: block[2 * lo] = hi and block[2 * lo + 1] counts the calls. slow: the same after a million steps.
@@ -181,6 +181,11 @@ def test_wrong_calls_are_refused() -> None:
         pool.run(MARK)  # type: ignore[call-arg]
     with pytest.raises(DeviceError, match="set_threads: not a thread count; got 0, expected 1 to 1024"):
         pool.set_threads(0)
+
+
+def test_names_of_native_functions_are_unique() -> None:
+    with pytest.raises(KernelError, match="compile_native: a function of that name exists; got mark"):
+        pool.compile_native("define void @mark() { ret void }", "mark")
 
 
 def _python(code: str, **environ: str) -> str:

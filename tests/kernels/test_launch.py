@@ -238,6 +238,20 @@ def test_two_python_threads() -> None:
     assert not failures
 
 
+def test_indexing_costs_no_test_for_negative_indices() -> None:
+    @kernel
+    def plain(lo, hi, x, y):
+        for i in range(lo, hi):
+            y[i] = x[i] * x[i]
+
+    kind = numba.types.Array(numba.types.float32, 1, "C")
+    types = (numba.types.int64, numba.types.int64, kind, kind)
+    plain._jit.compile(types)
+    code = plain._jit.overloads[types].library.get_llvm_str()
+    assert "<4 x float>" in code or "<8 x float>" in code or "<16 x float>" in code
+    assert "gather" not in code
+
+
 def test_infinities_and_nan_stay() -> None:
     a = [math.inf, -math.inf, math.nan, 0.0, -0.0, 1e-45]
     z = cpu.empty((6,), dtypes.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -21,8 +22,8 @@ def test_corner_values() -> None:
 def test_it_rises_then_falls_then_holds() -> None:
     s = Schedule(1e-3, 100, 2000, 1e-4)
     rates = [s.rate(i) for i in range(2200)]
-    assert all(a < b for a, b in zip(rates[:99], rates[1:100], strict=True))
-    assert all(a >= b for a, b in zip(rates[99:], rates[100:], strict=False))
+    assert all(a < b for a, b in itertools.pairwise(rates))
+    assert all(a >= b for a, b in itertools.pairwise(rates))
     assert rates[2000:] == [1e-4] * 200
 
 
@@ -36,7 +37,10 @@ def test_without_warmup_and_constant() -> None:
     ("arguments", "message"),
     [
         ((0.0, 1, 2), "Schedule: rates out of order; got peak 0.0, floor 0.0, expected 0 <= floor <= peak, peak > 0"),
-        ((math.nan, 1, 2), "Schedule: rates out of order; got peak nan, floor nan, expected 0 <= floor <= peak, peak > 0"),
+        (
+            (math.nan, 1, 2),
+            "Schedule: rates out of order; got peak nan, floor nan, expected 0 <= floor <= peak, peak > 0",
+        ),
         ((1.0, 3, 2), "Schedule: steps out of order; got warmup 3, total 2, expected 0 <= warmup <= total"),
     ],
 )

@@ -36,7 +36,9 @@ def test_facts() -> None:
     a = leaf(2.0, device=cpu)
     assert repr(a) == "Tensor(2., shape=(), dtype=float64, requires_grad=True)"
     assert repr(leaf(2.0, device=reference, grad=False)) == "Tensor(2., shape=(), dtype=float64, device='reference')"
-    assert repr(Exponential.apply(leaf(0.0))) == "Tensor(1., shape=(), dtype=float64, device='reference', op=Exponential)"
+    assert (
+        repr(Exponential.apply(leaf(0.0))) == "Tensor(1., shape=(), dtype=float64, device='reference', op=Exponential)"
+    )
 
 
 def test_long_tensors_are_shortened() -> None:

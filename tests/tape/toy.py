@@ -58,7 +58,7 @@ class Total(Op):
         return self.kernels.sum(x, axes=tuple(range(x.rank)), keepdims=False)
 
     def backward(self, dy: Array) -> dict[str, Any]:
-        return {"x": dy.expand(self.inputs[0].shape)}  # type: ignore[union-attr]
+        return {"x": dy.expand(self.input_shapes()[0])}  # type: ignore[arg-type]
 
 
 class Stack(Op):
@@ -69,10 +69,10 @@ class Stack(Op):
 
     def backward(self, dy: Array) -> dict[str, Any]:
         found, start = [], 0
-        for x in self.inputs:
-            assert x is not None
-            found.append(dy.slice(0, start, start + x.shape[0]))
-            start += x.shape[0]
+        for shape in self.input_shapes():
+            assert shape is not None
+            found.append(dy.slice(0, start, start + shape[0]))
+            start += shape[0]
         return {"parts": found}
 
 

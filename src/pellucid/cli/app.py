@@ -12,7 +12,7 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 
@@ -81,7 +81,7 @@ def run_command(command: str, arguments: list[str]) -> int:
     return _guarded(f"pellucid {command}", run, debug="--debug" in arguments)
 
 
-def _guarded(who: str, run, *, debug: bool) -> int:  # noqa: ANN001
+def _guarded(who: str, run: Callable[[], int], *, debug: bool) -> int:
     """The exit status of `run`; user errors become one line on stderr."""
     try:
         status = run()

@@ -18,7 +18,7 @@ from ..text import Tokenizer
 from ..train import evaluate_file, load_model
 from .corpus import bytes_per_token, is_token_file, write_tokens
 from .output import Output, duration, note
-from .parse import parse
+from .parse import Flag, parse
 from .runs import run_of
 
 HELP = """Measures a model on text: loss, perplexity and bits per byte, every token weighing the same.
@@ -47,9 +47,9 @@ class EvalCommand:
     """Tokens predicted in a window. Default: the model's context."""
     max_batches: int | None = None
     """Stop after this many times `sequences` windows. None: all of the text."""
-    json: bool = False
+    json: Flag = False
     """Print one line of JSON instead of the text."""
-    debug: bool = False
+    debug: Flag = False
     """Show a traceback with errors."""
 
 

@@ -16,7 +16,7 @@ from ..generate import Sampler
 from ..text import Tokenizer
 from ..train import load_model
 from .output import Output
-from .parse import parse
+from .parse import Flag, parse
 from .sampling import Text, opening, tokens
 
 HELP = """Writes text with a trained model, as it comes, to stdout: the prompt and what follows it.
@@ -47,19 +47,19 @@ class GenerateCommand:
     """Divides the logits: below 1 safer, above 1 wilder."""
     top_k: int | None = 50
     """Draw from this many most likely tokens. None: from all."""
-    top_p: int | float | None = None
+    top_p: float | None = None
     """Draw from the most likely tokens that reach this probability together. None: from all."""
     repetition_penalty: float | None = None
     """Divides the logits of tokens the text already has; 1.1 is mild. None: no penalty."""
-    greedy: bool = False
+    greedy: Flag = False
     """Always the most likely token; temperature, top-k, top-p and seed have no effect."""
     seed: Annotated[int | None, Off] = None
     """Of the draws: the same seed gives the same text. Default: another text every time."""
     stop: Annotated[str | None, Off] = None
     """End before this text appears."""
-    json: bool = False
+    json: Flag = False
     """Print one line of JSON instead of the text."""
-    debug: bool = False
+    debug: Flag = False
     """Show a traceback with errors."""
 
 

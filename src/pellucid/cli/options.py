@@ -21,23 +21,27 @@ from ..base.errors import ConfigError
 from ..base.files import reading
 from ..models import TransformerConfig
 from ..train import TrainConfig
-from .parse import parse, pick
+from .parse import Flag, parse, pick
 
 Preset = Literal["small", "nanogpt"]
-Corpus = Annotated[Path | None, tyro.conf.DisallowNone, tyro.conf.arg(metavar="PATH")]
 Given = tyro.conf.DisallowNone
+
+
+def told(default: str, metavar: str | None = None) -> Any:
+    """How --help speaks of an option whose default follows from others."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
 
 
 @dataclass(frozen=True)
 class TrainOptions:
     """Everything that can be chosen about a run, by flag, TOML key or preset. None leaves the choice to the program."""
 
-    corpus: Corpus = None
+    corpus: Annotated[Path | None, Given, told("needed", "PATH")] = None
     """Text to train on: a UTF-8 file, a .jsonl file (field "text"), a folder of text files, or a token file (.bin)."""
-    out: Corpus = None
-    """Run folder. Default: runs/NAME after the corpus, numbered if taken."""
+    out: Annotated[Path | None, Given, told("runs/NAME after the corpus, numbered if taken", "PATH")] = None
+    """Run folder."""
     tokenizer: str = "auto"
-    """"byte", "char", a tokenizer file, or "auto": characters if the corpus has at most 256 different ones, else bytes."""
+    """byte, char, a tokenizer file, or auto: characters if the corpus has at most 256 different ones, else bytes."""
     held_out: float = 0.1
     """Share of the tokens, at the end of the corpus, that is not trained on but evaluated; 0 for none."""
 
@@ -47,24 +51,24 @@ class TrainOptions:
     """Transformer blocks."""
     heads: int = TransformerConfig.n_heads
     """Attention heads; they divide the width."""
-    kv_heads: Annotated[int | None, Given] = None
-    """Heads of keys and values; they divide the heads. Default: as many as heads."""
+    kv_heads: Annotated[int | None, Given, told("as many as heads")] = None
+    """Heads of keys and values; they divide the heads."""
     width: int = TransformerConfig.d_model
     """Features of a token."""
-    ff: Annotated[int | None, Given] = None
-    """Features inside the feed-forward layer. Default: 8/3 of the width rounded up to 64 (llama), 4 widths (gpt2)."""
+    ff: Annotated[int | None, Given, told("llama 8/3 widths rounded up to 64, gpt2 4 widths")] = None
+    """Features inside the feed-forward layer."""
     context: int = TransformerConfig.max_seq_len
     """Longest text the model can look at, in tokens."""
     dropout: float = TransformerConfig.dropout
     """Probability of dropping a feature in training; for corpora that are read many times over."""
-    biases: Annotated[bool | None, Given] = None
-    """Biases in linear layers and LayerNorm. Default: the family's."""
-    activation: Annotated[Literal["swiglu", "gelu", "gelu_tanh"] | None, Given] = None
-    """Feed-forward activation. Default: the family's (gpt2: gelu_tanh)."""
+    biases: Annotated[bool | None, told("the family's")] = None
+    """Biases in linear layers and LayerNorm."""
+    activation: Annotated[Literal["swiglu", "gelu", "gelu_tanh"] | None, Given, told("the family's")] = None
+    """Feed-forward activation; gelu_tanh is GPT-2's approximation of gelu."""
     tie: bool = TransformerConfig.tie_embeddings
     """One table for embedding and head."""
-    precision: Annotated[Literal["float32", "bfloat16"] | None, Given] = None
-    """Operands of matrix products. Default: bfloat16 where the processor multiplies it, else float32."""
+    precision: Annotated[Literal["float32", "bfloat16"] | None, Given, told("what the processor does best")] = None
+    """Operands of matrix products; sums and weights are float32 in any case."""
     checkpoint_blocks: bool = TransformerConfig.checkpoint_blocks
     """Compute each block's forward again for its backward: less memory, a third more time."""
     seed: int = TrainConfig.seed
@@ -74,16 +78,16 @@ class TrainOptions:
     """Optimizer updates."""
     sequences: int = TrainConfig.sequences
     """Windows of text a step reads."""
-    seq_len: Annotated[int | None, Given] = None
-    """Tokens predicted in a window. Default: the context."""
+    seq_len: Annotated[int | None, Given, told("the context")] = None
+    """Tokens predicted in a window."""
     accumulate: int = TrainConfig.accumulate
     """Parts a step is computed in, one after the other: less memory, the same result."""
     learning_rate: float = TrainConfig.learning_rate
     """The highest, after the warm-up."""
     warmup: int = TrainConfig.warmup
     """Steps in which the learning rate rises to it."""
-    min_learning_rate: Annotated[float | None, Given] = TrainConfig.min_learning_rate
-    """Learning rate at the end, reached along a cosine. Default: a tenth of the highest."""
+    min_learning_rate: Annotated[float | None, Given, told("a tenth of the highest")] = TrainConfig.min_learning_rate
+    """Learning rate at the end, reached along a cosine."""
     optimizer: Literal["adamw", "sgd"] = TrainConfig.optimizer
     """Rule of the update."""
     beta1: float = TrainConfig.beta1
@@ -106,7 +110,7 @@ class TrainOptions:
     """Steps between checkpoints. None: only at the end."""
     sample_every: int | None = TrainConfig.sample_every
     """Steps between texts written by the model. None: only at the end."""
-    sample_tokens: int = TrainConfig.sample_tokens
+    sample_tokens: int = 200
     """Length of such a text, in tokens."""
     keep: int = TrainConfig.keep
     """Newest checkpoints that are kept."""
@@ -116,15 +120,15 @@ class TrainOptions:
 class TrainCommand(TrainOptions):
     """What only the command line takes."""
 
-    preset: Annotated[Preset | None, Given] = None
+    preset: Annotated[Preset | None, Given, told("the defaults here")] = None
     """Start from a set of options: small (under a million parameters, about a minute) or nanogpt (its CPU recipe)."""
-    config: Corpus = None
+    config: Annotated[Path | None, Given, told("no file", "TOML")] = None
     """TOML file with any of these options as keys (kv_heads = 2); "none" stands for None."""
-    resume: Annotated[Path | None, Given, tyro.conf.arg(metavar="RUN")] = None
+    resume: Annotated[Path | None, Given, told("a new run", "RUN")] = None
     """Continue this run folder where it stopped, with its own options."""
-    json: bool = False
+    json: Flag = False
     """End with one line of JSON on stdout."""
-    debug: bool = False
+    debug: Flag = False
     """Show a traceback with errors."""
 
 
@@ -134,9 +138,9 @@ class ResumeCommand:
 
     resume: Annotated[Path, tyro.conf.arg(metavar="RUN")]
     """Run folder to continue."""
-    json: bool = False
+    json: Flag = False
     """End with one line of JSON on stdout."""
-    debug: bool = False
+    debug: Flag = False
     """Show a traceback with errors."""
 
 
@@ -219,7 +223,7 @@ def parse_train(arguments: Sequence[str]) -> TrainCommand | ResumeCommand:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The options in a TOML file. Raises DataError for an unreadable file and ConfigError for unknown keys and types."""
+    """The options in a TOML file. Raises DataError for an unreadable file, ConfigError for unknown keys and types."""
     with reading(path) as file:
         raw = file.read()
     try:

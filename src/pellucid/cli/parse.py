@@ -8,13 +8,16 @@ import io
 import re
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
 from ..base.errors import ConfigError
 
 T = TypeVar("T")
+
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+"""A switch that is off unless given."""
 
 _FRAME = "╭╮╰╯│─ "
 
@@ -35,7 +38,6 @@ def parse(cls: type[T], arguments: Sequence[str], *, command: str, help: str, de
                 prog=f"pellucid {command}",
                 description=help,
                 args=list(arguments),
-                config=(tyro.conf.FlagCreatePairsOff,),
                 **options,
             )
     except SystemExit as stop:
@@ -84,7 +86,9 @@ def _error(box: str, cls: type[Any], command: str) -> ConfigError:
 
 
 def _plain(reason: str) -> str:
-    if found := re.search(r"(?:invalid literal for int\(\) with base 10|could not convert string to float): (.*)", reason):
+    if found := re.search(
+        r"(?:invalid literal for int\(\) with base 10|could not convert string to float): (.*)", reason
+    ):
         kind = "whole number" if "int()" in reason else "number"
         return f"not a {kind}: {found[1]}"
     return reason

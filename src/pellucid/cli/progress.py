@@ -57,7 +57,11 @@ class Progress:
         if now - self._shown < (_PLAIN if self._live is None else _LIVE) and not last:
             return
         self._shown = now
-        parts = [f"step {event.step:,}/{event.steps:,}", f"loss {event.loss:.4f}", f"{event.tokens_per_second:,.0f} tokens/s"]
+        parts = [
+            f"step {event.step:,}/{event.steps:,}",
+            f"loss {event.loss:.4f}",
+            f"{event.tokens_per_second:,.0f} tokens/s",
+        ]
         if event.share_of_peak is not None:
             parts.append(f"{event.share_of_peak:.0%} of peak")
         parts.append(f"{duration(event.seconds_left)} left")

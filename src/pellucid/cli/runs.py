@@ -30,13 +30,14 @@ HOME = Path("runs")
 @dataclass(frozen=True)
 class RunConfig:
     """config.json: all that defines a run. corpus: where the text came from; held_out: share of the tokens; tokenizer:
-    its fingerprint."""
+    its fingerprint; sample_tokens: length of the texts written during the run."""
 
     format: Literal["pellucid run"]
     version: Literal[1]
     corpus: str
     held_out: float
     tokenizer: str
+    sample_tokens: int
     model: TransformerConfig
     train: TrainConfig
 
@@ -158,7 +159,9 @@ def _made(name: str) -> tuple[Path, bool]:
         except FileExistsError:
             if HOME.is_dir():
                 continue
-            raise ConfigError(str(HOME), "cannot hold run folders: it is a file", hint="choose a folder with --out") from None
+            raise ConfigError(
+                str(HOME), "cannot hold run folders: it is a file", hint="choose a folder with --out"
+            ) from None
         except OSError as error:
             hint = "choose a folder with --out"
             raise ConfigError(str(folder), f"cannot be made: {reason(error)}", hint=hint) from error

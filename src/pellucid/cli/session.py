@@ -69,16 +69,16 @@ def announce(run: Run, train: TokenFile, held_out: TokenFile | None) -> None:
     """What is about to happen, on stderr."""
     c, t, vocabulary = run.config.model, run.config.train, run.tokenizer.vocab_size
     held = f", {len(held_out):,} held out" if held_out is not None else ""
-    note(f"corpus:  {run.config.corpus}: {len(train):,} tokens to train on{held} ({run.tokenizer.kind}, {vocabulary:,} ids)")
+    note(f"corpus:  {run.config.corpus}: {len(train):,} tokens{held} ({run.tokenizer.kind}, {vocabulary:,} ids)")
     shape = f"{c.n_layers} layers, width {c.d_model}, {c.n_heads} heads, context {c.max_seq_len}"
     note(f"model:   {c.parameter_counts().total:,} parameters ({shape}), {c.precision}")
     epochs = t.steps * t.sequences * t.seq_len / len(train)
-    note(f"run:     {t.steps:,} steps of {t.sequences} x {t.seq_len} tokens, {epochs:.1f} times the text, in {run.folder}")
+    note(f"run:     {t.steps:,} steps of {t.sequences} x {t.seq_len} tokens, {epochs:.1f} times the text; {run.folder}")
     if not any(cache_state().folder.glob("*")):
         note("kernels: the first steps compile them for this machine, once; they are kept for later runs")
 
 
-def train_run(run: Run, stopper: Stopper, *, sample_tokens: int = 300) -> Outcome:
+def train_run(run: Run, stopper: Stopper) -> Outcome:
     """Trains a run from its newest checkpoint, or from its beginning, to its end or to the first signal."""
     tokens, held_out = run.tokens()
     announce(run, tokens, held_out)
@@ -87,6 +87,9 @@ def train_run(run: Run, stopper: Stopper, *, sample_tokens: int = 300) -> Outcom
     peak = measure_peak(model.device, operand_dtype=operands)
     curve, start = Curve(run), time.perf_counter()
     with Progress() as progress:
+
+        def write(model: TransformerLM, step: int) -> str:
+            return sample(model, run.tokenizer, limit=run.config.sample_tokens, seed=step)
 
         def on_event(event: Event) -> None:
             progress(event)
@@ -99,6 +102,7 @@ def train_run(run: Run, stopper: Stopper, *, sample_tokens: int = 300) -> Outcom
             held_out=held_out,
             folder=run.folder,
             tokenizer=run.tokenizer,
+            sample=write,
             on_event=on_event,
             peak=peak,
         )
@@ -115,7 +119,7 @@ def train_run(run: Run, stopper: Stopper, *, sample_tokens: int = 300) -> Outcom
     checkpoint = latest_checkpoint(run.folder)
     if checkpoint is None:
         raise CheckpointError(str(run.folder), "the run left no checkpoint")
-    text = "" if result.stopped else sample(model, run.tokenizer, limit=sample_tokens, seed=run.config.train.seed)
+    text = "" if result.stopped else write(model, result.steps)
     seconds = time.perf_counter() - start
     return Outcome(result.steps, result.stopped, seconds, checkpoint, loss, bits, text)
 

@@ -10,7 +10,6 @@ from .corpus import check_corpus, choose_tokenizer, write_tokens
 from .options import ResumeCommand, TrainCommand, model_config, parse_train, train_config
 from .output import Output, note
 from .runs import TOKENIZER, TOKENS, Run, RunConfig, check_share, new_folder, open_run, save_config, split
-from .session import best_precision, report, train_run
 from .signals import Stopper
 
 
@@ -24,6 +23,8 @@ def run(arguments: list[str]) -> int:
 
 
 def _begin(options: TrainCommand, stopper: Stopper) -> int:
+    from .session import best_precision, report, train_run  # brings the kernels, which --help has no use for
+
     corpus = options.corpus
     if corpus is None:
         hint = "pellucid train --corpus FILE; pellucid demo needs none"
@@ -31,6 +32,8 @@ def _begin(options: TrainCommand, stopper: Stopper) -> int:
     # Everything that can be refused without reading the corpus is refused first.
     train = train_config(options)
     check_share(options.held_out)
+    if options.sample_tokens < 1:
+        raise ConfigError("--sample-tokens", "must be at least 1", got=options.sample_tokens)
     precision = best_precision()
     model_config(options, 1, precision=precision)
     check_corpus(corpus)
@@ -41,7 +44,14 @@ def _begin(options: TrainCommand, stopper: Stopper) -> int:
         tokenizer.save(folder / TOKENIZER)
         split(write_tokens(folder / TOKENS, corpus, tokenizer), options.held_out, train.seq_len, name=str(corpus))
         config = RunConfig(
-            "pellucid run", 1, str(corpus.resolve()), options.held_out, tokenizer.fingerprint(), model, train
+            format="pellucid run",
+            version=1,
+            corpus=str(corpus.resolve()),
+            held_out=options.held_out,
+            tokenizer=tokenizer.fingerprint(),
+            sample_tokens=options.sample_tokens,
+            model=model,
+            train=train,
         )
         save_config(folder, config)
         made = Run(folder, config, tokenizer)
@@ -49,6 +59,8 @@ def _begin(options: TrainCommand, stopper: Stopper) -> int:
 
 
 def _resume(options: ResumeCommand, stopper: Stopper) -> int:
+    from .session import report, train_run
+
     folder: Path = options.resume
     found = open_run(folder)
     with lock_folder(folder):

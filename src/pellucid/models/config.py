@@ -148,8 +148,8 @@ class TransformerConfig:
         return counts.attention + counts.feedforward - (biases if self.biases else 0) + self.vocab_size * d
 
     def flops_per_token(self, seq_len: int, *, training: bool = True) -> int:
-        """FLOPs of one token in a sequence of `seq_len`: 2 a weight, and for causal attention 4 a head feature, layer and
-        visible key (half of them on average); times 3 in training, where backward costs twice the forward."""
+        """FLOPs of one token in a sequence of `seq_len`: 2 a weight, and for causal attention 4 for each head feature,
+        layer and visible key (half of them on average); times 3 in training, where backward costs twice the forward."""
         attention = self.n_layers * 4 * self.n_heads * self.head_width * (seq_len + 1) // 2
         forward = 2 * self.matmul_parameters() + attention
         return 3 * forward if training else forward

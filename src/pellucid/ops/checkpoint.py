@@ -41,7 +41,7 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Tensor, generators: Seq
     """function(*inputs), keeping only the inputs for backward and computing the rest a second time there.
 
     function: from tensors to one tensor; parameters it reaches get their gradients too. generators: those it draws
-    from; their counters are set back for the second run, so results and gradients are those of the plain run, bit for bit.
+    from; their counters are set back for the second run, so results and gradients are those of the plain run.
     """
     options: dict[str, Any] = {"function": function, "generators": generators}
     return Checkpoint.apply(*inputs, always=True, **options)

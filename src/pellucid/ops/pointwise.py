@@ -328,7 +328,7 @@ class SiLU(Op):
 
 
 class Dropout(Op):
-    """y = x / (1 - p) where u >= p, else 0.   dx = the same of dy, with the same u: nothing is kept but their address."""
+    """y = x / (1 - p) where u >= p, else 0.   dx = the same of dy, with the same u: only their address is kept."""
 
     def forward(self, x: Array, *, p: float, seed: int, counter: int) -> Array:
         self.draw = {"p": p, "seed": seed, "counter": counter}
@@ -466,7 +466,7 @@ def relu(x: Tensor) -> Tensor:
 
 
 def gelu(x: Tensor, *, approximate: bool = False) -> Tensor:
-    """y = x Phi(x), by the error function, or in the tanh form GPT-2 uses (Hendrycks & Gimpel 2016)."""
+    """y = x Phi(x), by the error function or in GPT-2's tanh form (Hendrycks & Gimpel 2016)."""
     return GELU.apply(floats("gelu", x), approximate=approximate)
 
 

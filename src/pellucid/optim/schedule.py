@@ -63,4 +63,5 @@ class Schedule:
         if step >= self.total:
             return self.lowest
         progress = (step - self.warmup) / (self.total - self.warmup)
-        return self.lowest + (self.peak - self.lowest) * (1 + cos(pi * progress)) / 2
+        high = (1 + cos(pi * progress)) / 2
+        return self.peak * high + self.lowest * (1 - high)

@@ -8,7 +8,19 @@ then the exporting side keeps the memory alive. Both forms are spoken: the origi
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint8,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any
 
 from ..base import dtypes
@@ -227,4 +239,6 @@ def _form(capsule: Any) -> tuple[bytes, bytes, Any]:
 def _refuse_other_device(kind: int) -> None:
     if kind != HOST[0]:
         got = _DEVICES.get(kind, f"DLPack device {kind}")
-        raise DeviceError("from_dlpack", "not in host memory", got=got, expected="CPU", hint="copy it to the host first")
+        raise DeviceError(
+            "from_dlpack", "not in host memory", got=got, expected="CPU", hint="copy it to the host first"
+        )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..base.errors import DeviceError, DTypeError, GradientError, ShapeError
 from ..device import Array
@@ -36,7 +36,8 @@ class Op:
     variadic: ClassVar[bool] = False
 
     kernels: Any  # the kernel functions of the inputs' device
-    inputs: tuple[Tensor | None, ...]
+    # Once recorded, leaves as they are and results as the Op that made them: the tape keeps no memory but by `save`.
+    inputs: tuple[Tensor | Op | None, ...]
     output_shape: tuple[int, ...]
     sequence: int
     recording: bool
@@ -48,7 +49,13 @@ class Op:
         cls.names = tuple(p.name for p in parameters if p.kind in positional)
         cls.variadic = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
 
+    requires_grad: ClassVar[bool] = True  # of the output, as of a Tensor
+
     forward: Any
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # what `save` kept
 
     def backward(self, dy: Array) -> Gradients:
         """Gradients of the inputs by name, from the gradient of the output."""
@@ -85,8 +92,9 @@ class Op:
             out = op.forward(*arrays, **attributes)
         else:
             out = state.trace.forward(op, arrays, attributes)
-        if not recording:
+        if not recording or not out.dtype.is_float:
             return Tensor(out)
+        op.inputs = tuple(x if x is None or x.op is None or not x.requires_grad else x.op for x in inputs)
         op.output_shape = out.shape
         op.sequence = next(_sequence)
         return Tensor(out, True, op)
@@ -106,6 +114,10 @@ class Op:
         """The Arrays this operation holds for backward."""
         values = [self.__dict__.get(name) for name in self.saves]
         return [a for v in values for a in (v if isinstance(v, (list, tuple)) else (v,)) if isinstance(a, Array)]
+
+    def input_shapes(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Shapes of the inputs, None where there is none."""
+        return tuple(x.output_shape if isinstance(x, Op) else None if x is None else x.shape for x in self.inputs)
 
     def gradients(self, dy: Array) -> Sequence[Array | None]:
         """`backward` as a sequence in the order of the inputs."""
@@ -137,7 +149,7 @@ def tape(root: Tensor) -> list[Op]:
                 hint="run the forward again, or pass keep_tape=True to the first backward",
             )
         found[op.sequence] = op
-        todo.extend(x.op for x in op.inputs if x is not None and x.op is not None)
+        todo.extend(x for x in op.inputs if isinstance(x, Op))
     return [found[s] for s in sorted(found)]
 
 
@@ -194,13 +206,14 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             for x, dx in zip(op.inputs, gradients, strict=True):
                 if dx is None or x is None or not x.requires_grad:
                     continue
-                assert dx.shape == x.shape, f"{type(op).__name__}: gradient {dx.shape} for {x.shape}"
-                if x.op is None:
+                shape = x.output_shape if isinstance(x, Op) else x.shape
+                assert dx.shape == shape, f"{type(op).__name__}: gradient {dx.shape} for {shape}"
+                if not isinstance(x, Op):
                     _accumulate(x, dx)
-                elif x.op.sequence in pending:
-                    pending[x.op.sequence] = op.kernels.add(pending[x.op.sequence], dx)
+                elif x.sequence in pending:
+                    pending[x.sequence] = op.kernels.add(pending[x.sequence], dx)
                 else:
-                    pending[x.op.sequence] = dx
+                    pending[x.sequence] = dx
             if not keep_tape:
                 op.release()
     finally:

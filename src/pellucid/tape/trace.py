@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..base.errors import NonFiniteError
 from ..device import Array
 from .state import state
+from .tensor import Tensor
 
 if TYPE_CHECKING:
     from .op import Op
@@ -69,10 +70,8 @@ class Trace:
         seconds = time.perf_counter() - start
         record = getattr(op, "traced", None)
         if record is None:
-            shapes = tuple(None if x is None else x.shape for x in op.inputs)
-            record = Record(
-                type(op).__name__, shapes, op.output_shape, dy.dtype.name, kept_bytes([op]), "before the trace", 0.0
-            )
+            kept, shapes = kept_bytes([op]), op.input_shapes()
+            record = Record(type(op).__name__, shapes, op.output_shape, dy.dtype.name, kept, "before the trace", 0.0)
             self.records.append(record)
         record.backward = (record.backward or 0.0) + seconds
         if self.stop_at_nonfinite:
@@ -123,17 +122,17 @@ def trace(*, stop_at_nonfinite: bool = False) -> Iterator[Trace]:
         state.trace = before
 
 
-def kept_bytes(ops: list[Op]) -> int:
+def kept_bytes(ops: Sequence[Op]) -> int:
     """Bytes that recorded operations hold for backward: each buffer once, leaves (parameters, data) not counted."""
-    leaves = {id(x.array.buffer) for op in ops for x in op.inputs if x is not None and x.op is None}
+    leaves = {id(x.array.buffer) for op in ops for x in op.inputs if isinstance(x, Tensor)}
     buffers = {id(a.buffer): a.buffer.nbytes for op in ops for a in op.kept()}
     return sum(n for key, n in buffers.items() if key not in leaves)
 
 
-def describe(ops: list[Op]) -> str:
+def describe(ops: Sequence[Op]) -> str:
     """A tape as a table: operation, shapes, bytes kept (a buffer counts at the first operation that keeps it)."""
     seen: set[int] = set()
-    leaves = {id(x.array.buffer) for op in ops for x in op.inputs if x is not None and x.op is None}
+    leaves = {id(x.array.buffer) for op in ops for x in op.inputs if isinstance(x, Tensor)}
     lines = [f"{'#':>4} {'operation':<20} {'output':<20} {'inputs':<44} {'kept bytes':>12}"]
     total = 0
     for i, op in enumerate(ops):
@@ -143,7 +142,7 @@ def describe(ops: list[Op]) -> str:
                 seen.add(id(a.buffer))
                 kept += a.buffer.nbytes
         total += kept
-        shapes = " ".join("-" if x is None else "x".join(map(str, x.shape)) or "()" for x in op.inputs)
+        shapes = " ".join("-" if s is None else "x".join(map(str, s)) or "()" for s in op.input_shapes())
         output = "x".join(map(str, op.output_shape)) or "()"
         lines.append(f"{i:>4} {type(op).__name__:<20} {output:<20} {shapes:<44} {kept:>12,}")
     lines.append(f"{len(ops)} operations, {total:,} bytes kept for backward")

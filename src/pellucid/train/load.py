@@ -34,7 +34,7 @@ def model_from(checkpoint: Checkpoint, *, device: str = "cpu") -> TransformerLM:
         )
     config = checkpoint_config(checkpoint)
     model = TransformerLM(config, device=device)
-    load_into(dict(model.named_parameters()), checkpoint.model)
+    load_into(dict(model.named_parameters()), checkpoint.tensors)
     return model
 
 

@@ -62,7 +62,7 @@ def _thin(points: list[tuple[int, float]]) -> list[tuple[float, float]]:
 
 
 def _smooth(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The running mean with weights that fall by e over a thirtieth of the points; early means count only what is there."""
+    """The running mean, with weights that fall by e over a thirtieth of the points."""
     keep = 1 - 1 / max(1.0, len(points) / 30)
     total = weight = 0.0
     found = []

@@ -18,7 +18,15 @@ from typing import Any
 from ..base.config import to_dict
 from ..base.errors import CheckpointError
 from ..base.rng import Generator
-from ..checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, load_into, prune_checkpoints, save_checkpoint
+from ..checkpoint import (
+    Checkpoint,
+    checkpoint_path,
+    latest_checkpoint,
+    load_checkpoint,
+    load_into,
+    prune_checkpoints,
+    save_checkpoint,
+)
 from ..data import TokenFile
 from ..models import TransformerLM
 from ..optim import SGD, AdamW, Optimizer
@@ -122,7 +130,7 @@ class Trainer:
                 str(checkpoint.path), "no optimizer state to resume from", hint="load the weights alone into a new run"
             )
         self.optimizer.restore(state["optimizer"])
-        load_into(dict(self.model.named_parameters()), checkpoint.model)
+        load_into(dict(self.model.named_parameters()), checkpoint.tensors)
         load_into(self.optimizer.state, checkpoint.optimizer)
         generator = Generator.from_state(state["dropout"])
         self.model.dropout_generator.seed, self.model.dropout_generator.counter = generator.seed, generator.counter
@@ -178,7 +186,7 @@ class Trainer:
         """Writes a checkpoint of this moment and drops the oldest ones beyond `keep`."""
         assert self.folder is not None
         path = save_checkpoint(
-            self.folder / "checkpoints" / f"step-{self.step:08d}",
+            checkpoint_path(self.folder, self.step),
             tensors=dict(self.model.named_parameters()),
             optimizer_tensors=self.optimizer.state,
             config={"architecture": "TransformerLM", "model": to_dict(self.model.config)},

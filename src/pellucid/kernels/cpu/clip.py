@@ -63,7 +63,8 @@ def global_norm(parts: list[Array]) -> Array:
 
 
 def clip_scale(norm: Array, *, max_norm: float) -> Array:
-    """float32, shape (): max_norm / norm where norm > max_norm, else exactly 1; NaN stays NaN   (Pascanu et al. 2013)"""
+    """float32, shape (): max_norm / norm where norm > max_norm, else exactly 1; NaN stays NaN
+    (Pascanu et al. 2013)."""
     scale = norm.device.empty((), dtypes.float32)
     _clip(1, 1, pointer(norm), pointer(scale), float(max_norm))
     return scale

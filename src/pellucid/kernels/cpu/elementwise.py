@@ -62,7 +62,7 @@ class Plan:
 
 
 def merged(shape: Shape, operands: list[Shape]) -> list[tuple[int, Shape]]:
-    """Axes as (length, a step for each operand), without those of length 1, neighbours joined where all steps allow it."""
+    """Axes as (length, a step for each operand): none of length 1, neighbours joined where all steps allow it."""
     axes: list[tuple[int, Shape]] = []
     for n, *steps in zip(shape, *operands, strict=True):
         if n == 1:
@@ -131,32 +131,6 @@ def start(table, k, operand, row):
     return position
 
 
-@inner
-def run1(function, y, x, i, j, dy, dx, n):
-    """y = function(x) for n elements from positions i and j on."""
-    if dy == 1 and dx == 1:
-        for k in range(n):
-            store(y, i + k, function(load(x, j + k)))
-    else:
-        for k in range(n):
-            store(y, i + k * dy, function(load(x, j + k * dx)))
-
-
-@inner
-def run2(function, y, a, b, i, j, l, dy, da, db, n):  # noqa: E741
-    """y = function(a, b) for n elements from positions i, j and l on."""
-    if dy == 1 and da == 1 and db == 1:
-        for k in range(n):
-            store(y, i + k, function(load(a, j + k), load(b, l + k)))
-    elif dy == 1 and da == 1 and db == 0:
-        right = load(b, l)
-        for k in range(n):
-            store(y, i + k, function(load(a, j + k), right))
-    else:
-        for k in range(n):
-            store(y, i + k * dy, function(load(a, j + k * da), load(b, l + k * db)))
-
-
 def unary(function: Callable[..., Any]) -> Kernel:
     """The kernel y = function(x); elements lo to hi-1 in the order of the result."""
     scalar = inner(function)
@@ -169,7 +143,13 @@ def unary(function: Callable[..., Any]) -> Kernel:
             column = i - row * width
             n = min(hi - i, width - column)
             dy, dx = load(table, 2), load(table, 3)
-            run1(scalar, y, x, start(table, 2, 0, row) + column * dy, start(table, 2, 1, row) + column * dx, dy, dx, n)
+            iy, ix = start(table, 2, 0, row) + column * dy, start(table, 2, 1, row) + column * dx
+            if dy == 1 and dx == 1:
+                for k in range(n):
+                    store(y, iy + k, scalar(load(x, ix + k)))
+            else:
+                for k in range(n):
+                    store(y, iy + k * dy, scalar(load(x, ix + k * dx)))
             i += n
 
     body.__name__ = function.__name__
@@ -187,11 +167,18 @@ def binary(function: Callable[..., Any]) -> Kernel:
             row = i // width
             column = i - row * width
             n = min(hi - i, width - column)
-            dy, da, db = load(table, 2), load(table, 3), load(table, 4)
-            iy = start(table, 3, 0, row) + column * dy
-            ia = start(table, 3, 1, row) + column * da
-            ib = start(table, 3, 2, row) + column * db
-            run2(scalar, y, a, b, iy, ia, ib, dy, da, db, n)
+            da, db = load(table, 3), load(table, 4)
+            ia, ib = start(table, 3, 1, row) + column * da, start(table, 3, 2, row) + column * db
+            if da == 1 and db == 1:
+                for k in range(n):
+                    store(y, i + k, scalar(load(a, ia + k), load(b, ib + k)))
+            elif da == 1 and db == 0:
+                right = load(b, ib)
+                for k in range(n):
+                    store(y, i + k, scalar(load(a, ia + k), right))
+            else:
+                for k in range(n):
+                    store(y, i + k, scalar(load(a, ia + k * da), load(b, ib + k * db)))
             i += n
 
     body.__name__ = function.__name__

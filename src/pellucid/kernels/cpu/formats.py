@@ -17,8 +17,11 @@ import llvmlite.ir as ir
 from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import models
-from numba.extending import intrinsic, register_model
+from numba.extending import intrinsic as _untyped_intrinsic
+from numba.extending import register_model
 from numba.np import arrayobj
+
+intrinsic: Any = _untyped_intrinsic  # the functions below take one argument less than they declare
 
 
 class _Half(types.Type):

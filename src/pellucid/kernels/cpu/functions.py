@@ -12,17 +12,19 @@ import math
 from typing import Any
 
 import llvmlite.ir as ir
-import numba
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
+from numba import extending, njit, types
+
+# Typed as anything: what they make of a function is not called with the parameters it is written with.
+intrinsic: Any = extending.intrinsic
+_compiled: Any = njit
 
 #: For functions called from kernels. "contract" lets a multiply and an add become one instruction, "nsz" frees the
 #: sign of zero.
-inner = numba.njit(error_model="numpy", fastmath={"contract", "nsz"}, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inner = _compiled(error_model="numpy", fastmath={"contract", "nsz"}, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 #: The same for sums that may be taken in another order, the same in every run, so that they vectorise.
-summing = numba.njit(
+summing = _compiled(
     error_model="numpy", fastmath={"contract", "nsz", "reassoc"}, no_cpython_wrapper=True, no_cfunc_wrapper=True
 )
 
@@ -93,10 +95,10 @@ def _calls(name: str) -> Any:
 
 def _chooses(name: str, relation: str) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = signature.return_type
+        kind: Any = signature.return_type
         if isinstance(kind, types.Float):
             return _calls(name)(context, builder, signature, args)
-        signed = isinstance(kind, types.Integer) and kind.signed
+        signed = isinstance(signature.return_type, types.Integer) and kind.signed
         compare = builder.icmp_signed if signed else builder.icmp_unsigned
         return builder.select(compare(relation, *args), *args)
 

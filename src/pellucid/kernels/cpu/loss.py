@@ -99,7 +99,8 @@ def cross_entropy(logits: Array, targets: Array, weights: Array) -> tuple[Array,
     """loss = sum_i weights[i] (lse[i] - logits[i, targets[i]]),  lse = ln sum e**logits. Returns loss: (), lse: (N,),
     both float32 (float64 for float64 logits).
 
-    logits: (N, V); targets: (N,) integer; weights: (N,) float. A row of weight 0 contributes exactly 0, whatever it holds.
+    logits: (N, V); targets: (N,) integer; weights: (N,) float. A row of weight 0 contributes exactly 0,
+    whatever it holds.
     """
     logits, targets, weights = contiguous(logits), contiguous(targets), contiguous(weights)
     rows, n = logits.shape

@@ -150,10 +150,8 @@ def layernorm_backward(dy: Array, x: Array, weight: Array, mean: Array, rstd: Ar
     dy, x, w, mean, rstd = contiguous(dy), contiguous(x), contiguous(weight), contiguous(mean), contiguous(rstd)
     dx, dweight, n, rows, blocks, length = _gradients(dy, x, weight)
     dbias = x.device.empty(dweight.shape, dweight.dtype)
-    weights, biases = (
-        x.device.empty((blocks, n), accumulator(x.dtype)),
-        x.device.empty((blocks, n), accumulator(x.dtype)),
-    )
+    kind = accumulator(x.dtype)
+    weights, biases = x.device.empty((blocks, n), kind), x.device.empty((blocks, n), kind)
     arrays = [pointer(a) for a in (dy, x, w, mean, rstd, dx, weights, biases)]
     _layernorm_backward(blocks, 1, *arrays, n, rows, length)
     return dx, fold(weights, dweight), fold(biases, dbias)

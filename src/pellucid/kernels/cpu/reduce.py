@@ -70,7 +70,7 @@ def _three(x: Array, axes: Shape) -> list[tuple[int, int]] | None:
 
 @kernel
 def _sum_rows(lo, hi, x, y, step, d, n, parts, length):
-    """Items are (row, part): y[item] = sum of the elements of that part of the row, each part but the last `length` long."""
+    """Items are (row, part): y[item] = sum of that part of the row, each part but the last `length` long."""
     for item in range(lo, hi):
         row = item // parts
         at = (item - row * parts) * length
