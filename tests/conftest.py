@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.base import settings
-
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 os.environ.setdefault("PELLUCID_POISON", "1")
 os.environ.setdefault("PELLUCID_CACHE", str(REPOSITORY / ".make" / "kernels"))
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+from pellucid.base import settings  # noqa: E402 - the switches above come first
 
 
 @pytest.fixture(scope="session")

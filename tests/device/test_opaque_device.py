@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from opaque import OpaqueDevice, late, opaque_device
+
 from pellucid.base import dtypes
 from pellucid.base.errors import DeviceError
 from pellucid.device import Array, cpu, device, reference

@@ -15,15 +15,15 @@ def test_corner_values() -> None:
     s = Schedule.warmup_cosine(3e-4, 2000, 100_000)
     assert s.rate(0) == 3e-4 / 2000
     assert s.rate(1999) == s.rate(2000) == 3e-4
-    assert s.rate(100_000) == s.rate(10**9) == 3e-5
+    assert s.rate(100_000) == s.rate(10**9) == 3e-4 / 10
     assert s.rate(51_000) == pytest.approx((3e-4 + 3e-5) / 2)
 
 
 def test_it_rises_then_falls_then_holds() -> None:
     s = Schedule(1e-3, 100, 2000, 1e-4)
     rates = [s.rate(i) for i in range(2200)]
-    assert all(a < b for a, b in itertools.pairwise(rates))
-    assert all(a >= b for a, b in itertools.pairwise(rates))
+    assert all(a < b for a, b in itertools.pairwise(rates[:100]))
+    assert all(a >= b for a, b in itertools.pairwise(rates[99:]))
     assert rates[2000:] == [1e-4] * 200
 
 

@@ -8,8 +8,8 @@ import weakref
 
 import numpy as np
 import pytest
-
 from opaque import opaque_device
+
 from pellucid.base import dtypes
 from pellucid.base.errors import DeviceError, DTypeError, GradientError, PellucidError, ShapeError
 from pellucid.device import cpu, reference
@@ -278,8 +278,8 @@ def test_nothing_to_differentiate() -> None:
 def test_several_elements_need_a_gradient() -> None:
     a = leaf([1.0, 2.0])
     assert _message(ShapeError, root=Sum.apply(a, a)) == (
-        "backward: a gradient is needed for a result with several elements; got (2,), expected shape (). hint: reduce it "
-        "to a loss, or pass gradient="
+        "backward: a gradient is needed for a result with several elements; got (2,), expected shape (). hint: reduce "
+        "it to a loss, or pass gradient="
     )
 
 
@@ -321,8 +321,8 @@ def test_moving_does_not_cut_the_tape_silently() -> None:
     with pytest.raises(GradientError) as caught:
         y.to("cpu")
     assert str(caught.value) == (
-        "to: a gradient can't flow back from another device; got a result of Sum. hint: call .detach().to(device), or move "
-        "the leaves"
+        "to: a gradient can't flow back from another device; got a result of Sum. hint: call .detach().to(device), or "
+        "move the leaves"
     )
 
 

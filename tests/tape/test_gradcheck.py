@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from opaque import opaque_device
+
 from pellucid.base import dtypes
 from pellucid.base.errors import DTypeError, GradientError
 from pellucid.tape import Tensor, gradcheck, no_grad
@@ -32,7 +32,8 @@ def test_wrong_gradient_is_named() -> None:
         gradcheck(lambda a, b: Sum.apply(a, Wrong.apply(b)), [leaf(_VALUES), leaf(_VALUES)], seed=3)
     said = str(caught.value)
     assert said.startswith(
-        "gradcheck: backward disagrees with central differences for input 1 at index (0, 0), 6 of 6 elements in all; got "
+        "gradcheck: backward disagrees with central differences for input 1 at index (0, 0), 6 of 6 elements in all; "
+        "got "
     )
     got, expected = (float(part.split()[-1]) for part in said.split("; ")[1].split(", "))
     assert got == pytest.approx(-expected, rel=1e-6)

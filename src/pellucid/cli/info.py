@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,16 +11,16 @@ from typing import Annotated, Any
 import tyro
 
 from ..base.config import to_dict
-from ..base.errors import CheckpointError, DataError, PellucidError
+from ..base.errors import DataError
 from ..base.files import read_json, reading
 from ..checkpoint import Checkpoint, TensorFile, latest_checkpoint, load_checkpoint, read_tensors
 from ..data import TokenFile
 from ..models import TransformerConfig
 from ..text import CharTokenizer, Tokenizer, load_tokenizer
 from ..train.load import checkpoint_config
-from .output import Output, size
+from .output import Output
 from .parse import Flag, parse
-from .runs import CONFIG, Run, open_run
+from .runs import CONFIG, TOKENIZER, TOKENS, Run, open_run
 
 HELP = """Says what a file or folder is, and whether it is whole: every checksum is recomputed.
 
@@ -71,31 +70,22 @@ def describe(path: Path, *, tensors: bool = False) -> dict[str, Any]:
         first = file.read(16)
     if not first:
         raise DataError(str(path), "the file is empty")
-    kinds: list[Callable[[Path], dict[str, Any]]]
     if first[8:9] == b"{" or path.suffix == ".safetensors":
         return _tensor_file(path, tensors)
-    if first.lstrip()[:1] == b"{":
-        kinds = [_tokenizer_file]
-    elif path.suffix == ".bin" or Path(f"{path}.json").exists():
+    if first.lstrip()[:1] == b"{" and _has_type(path):
+        return _tokenizer_file(path)
+    if path.suffix == ".bin" or Path(f"{path}.json").exists():
         return _token_file(path)
-    else:
-        kinds = []
-    for kind in kinds:
-        try:
-            return kind(path)
-        except PellucidError as error:
-            if _is_ours(path):
-                raise error from None
     expected = "a run, a checkpoint, a .safetensors file, a token file (.bin) or a tokenizer file"
     raise DataError(str(path), "not a file of a kind known here", got=f"{_bytes(path):,} bytes", expected=expected)
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether a JSON file claims to be a tokenizer, so that its damage is worth naming."""
+def _has_type(path: Path) -> bool:
+    """Whether a JSON file says what it is, as a tokenizer does; one that should be a tokenizer and is damaged counts."""
     try:
         return isinstance(read_json(path, "JSON").get("type"), str)
     except DataError:
-        return path.name == "tokenizer.json"
+        return path.name == TOKENIZER
 
 
 def _run(path: Path, tensors: bool) -> dict[str, Any]:
@@ -114,7 +104,7 @@ def _run(path: Path, tensors: bool) -> dict[str, Any]:
         facts["steps"] = f"{inner['step']:,} of {found.config.train.steps:,}"
         facts["checkpoint"] = str(newest)
         facts |= {name: value for name, value in inner.items() if name not in ("kind", "step", "train")}
-    return facts | {"tokens": _token_file(path / "tokens.bin")["tokens"], "train": to_dict(found.config.train)}
+    return facts | {"tokens": _token_file(path / TOKENS)["tokens"], "train": to_dict(found.config.train)}
 
 
 def _checkpoint(path: Path, tensors: bool) -> dict[str, Any]:
@@ -132,7 +122,7 @@ def _checkpoint(path: Path, tensors: bool) -> dict[str, Any]:
         facts["config"] = found.config
     if found.tokenizer is not None:
         facts["tokenizer"] = _tokenizer(found.tokenizer)
-    facts["size"] = sum(_bytes(p) for p in files)
+    facts["bytes"] = sum(_bytes(p) for p in files)
     facts["sha256"] = {p.name: _sha256(p) for p in files}
     facts["resumable"] = found.optimizer is not None
     if "train" in found.state:
@@ -155,7 +145,7 @@ def _tensor_file(path: Path, tensors: bool) -> dict[str, Any]:
     found = read_tensors(path)
     facts: dict[str, Any] = {
         "kind": "tensor file (safetensors)",
-        "size": _bytes(path),
+        "bytes": _bytes(path),
         "count": len(found),
         "parameters": sum(_elements(found.shape(name)) for name in found),
         "formats": ", ".join(sorted({found.dtype(name).name for name in found})),
@@ -172,7 +162,7 @@ def _tensors(found: TensorFile) -> dict[str, Any]:
 
 def _token_file(path: Path) -> dict[str, Any]:
     found = TokenFile.open(path)
-    facts: dict[str, Any] = {"kind": "token file", "tokens": len(found), "size": _bytes(path)}
+    facts: dict[str, Any] = {"kind": "token file", "tokens": len(found), "bytes": _bytes(path)}
     if found.info is None:
         facts |= {"largest_id": found.check_vocabulary(2**32), "description": "none beside it: tokenizer unknown"}
     else:
@@ -183,7 +173,7 @@ def _token_file(path: Path) -> dict[str, Any]:
 
 def _tokenizer_file(path: Path) -> dict[str, Any]:
     found = load_tokenizer(path)
-    return {"kind": "tokenizer", **_tokenizer(found), "size": _bytes(path), "sha256": _sha256(path)}
+    return {"kind": "tokenizer", **_tokenizer(found), "bytes": _bytes(path), "sha256": _sha256(path)}
 
 
 def _tokenizer(found: Tokenizer) -> dict[str, Any]:
@@ -228,6 +218,3 @@ def _sha256(path: Path) -> str:
         while block := file.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()
-
-
-__all__ = ["CheckpointError", "describe", "run", "size"]

@@ -36,7 +36,7 @@ def told(default: str, metavar: str | None = None) -> Any:
 class TrainOptions:
     """Everything that can be chosen about a run, by flag, TOML key or preset. None leaves the choice to the program."""
 
-    corpus: Annotated[Path | None, Given, told("needed", "PATH")] = None
+    corpus: Annotated[Path | None, Given, tyro.conf.arg(metavar="PATH", help_behavior_hint="(needed)")] = None
     """Text to train on: a UTF-8 file, a .jsonl file (field "text"), a folder of text files, or a token file (.bin)."""
     out: Annotated[Path | None, Given, told("runs/NAME after the corpus, numbered if taken", "PATH")] = None
     """Run folder."""

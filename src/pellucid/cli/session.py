@@ -108,20 +108,21 @@ def train_run(run: Run, stopper: Stopper) -> Outcome:
         )
         if trainer.resume():
             progress.note(f"resumed: after step {trainer.step:,} of {run.config.train.steps:,}")
-        stopper.stop = trainer.stop
-        result = trainer.run()
-        stopper.stop = None
+        if trainer.step < run.config.train.steps:
+            stopper.stop = trainer.stop
+            trainer.run()
+            stopper.stop = None
     curve.draw()
-    loss = result.held_out_loss
+    loss, stopped = trainer.held_out_loss, trainer.step < run.config.train.steps
     bits = None
     if loss is not None and held_out is not None:
         bits = loss / log(2) / bytes_per_token(held_out, run.tokenizer)
     checkpoint = latest_checkpoint(run.folder)
     if checkpoint is None:
         raise CheckpointError(str(run.folder), "the run left no checkpoint")
-    text = "" if result.stopped else write(model, result.steps)
+    text = "" if stopped else write(model, trainer.step)
     seconds = time.perf_counter() - start
-    return Outcome(result.steps, result.stopped, seconds, checkpoint, loss, bits, text)
+    return Outcome(trainer.step, stopped, seconds, checkpoint, loss, bits, text)
 
 
 def report(run: Run, outcome: Outcome, out: Output, stopper: Stopper) -> int:

@@ -38,6 +38,7 @@ class HostDevice(Device):
         self.bytes_cached = 0
         self.bytes_in_use = 0
         self.peak_bytes = 0
+        self._keep = _KEEP
         self._poison = settings().poison
 
     def allocate(self, nbytes: int) -> Buffer:
@@ -52,7 +53,7 @@ class HostDevice(Device):
             self.peak_bytes = self.bytes_in_use
         if self._poison:
             memory[:] = 0xFF  # every float format reads this as NaN, every integer as -1 or its largest
-        return Buffer(self, address, nbytes, memory)
+        return Buffer(self, address, nbytes, memory, wanted)
 
     def _from_system(self, nbytes: int) -> tuple[int, Any]:
         try:
@@ -69,13 +70,14 @@ class HostDevice(Device):
         return memory.ctypes.data, memory
 
     def release(self, buffer: Buffer) -> None:
-        wanted = size_class(buffer.nbytes)
-        if not isinstance(buffer.memory, np.ndarray) or buffer.memory.nbytes != wanted:
-            return  # memory that belongs to somebody else
-        self.bytes_in_use -= wanted
-        if self.bytes_cached + wanted <= _KEEP:
-            self.bytes_cached += wanted
-            self._free.setdefault(wanted, []).append((buffer.address, buffer.memory))
+        # Runs while the interpreter shuts down, too, when names of modules are gone: only what `self` holds is used.
+        block = buffer.block
+        if block == 0:
+            return
+        self.bytes_in_use -= block
+        if self.bytes_cached + block <= self._keep:
+            self.bytes_cached += block
+            self._free.setdefault(block, []).append((buffer.address, buffer.memory))
 
     def trim(self) -> None:
         """Gives every cached free block back to the system."""
@@ -92,7 +94,7 @@ class HostDevice(Device):
                 got=host.strides,
                 hint="copy the array first",
             )
-        buffer = Buffer(self, host.ctypes.data, host.nbytes, _Foreign(host))
+        buffer = Buffer(self, host.ctypes.data, host.nbytes, host)
         return Array(buffer, host.shape, dtype, strides)
 
     def upload(self, host: np.ndarray[Any, Any], dtype: DType) -> Array:
@@ -108,15 +110,6 @@ class HostDevice(Device):
 
     def synchronize(self) -> None:
         return
-
-
-class _Foreign:
-    """Keeps a foreign owner of memory alive."""
-
-    __slots__ = ("owner",)
-
-    def __init__(self, owner: object) -> None:
-        self.owner = owner
 
 
 class _Exposed:

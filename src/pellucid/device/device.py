@@ -19,12 +19,13 @@ from .array import Array
 
 
 class Buffer:
-    """A block of memory on a device. `address` is meaningful to kernels of that device only."""
+    """A block of memory on a device. `address` is meaningful to kernels of that device only; `block` is the number of
+    bytes its device takes back at the end, 0 for memory that belongs to somebody else."""
 
-    __slots__ = ("__weakref__", "address", "device", "memory", "nbytes")
+    __slots__ = ("__weakref__", "address", "block", "device", "memory", "nbytes")
 
-    def __init__(self, device: Device, address: int, nbytes: int, memory: object) -> None:
-        self.device, self.address, self.nbytes, self.memory = device, address, nbytes, memory
+    def __init__(self, device: Device, address: int, nbytes: int, memory: object, block: int = 0) -> None:
+        self.device, self.address, self.nbytes, self.memory, self.block = device, address, nbytes, memory, block
 
     def __del__(self) -> None:
         self.device.release(self)

@@ -23,7 +23,7 @@ from ..base.rng import Generator
 from ..device import Device
 from ..device import device as find_device
 from ..nn import Dropout, Embedding, GELUFeedForward, KVCache, LayerNorm, Linear, Module, RMSNorm, SelfAttention, SwiGLU
-from ..ops import checkpoint, linear, lm_head_loss, tensor
+from ..ops import activation_checkpoint, linear, lm_head_loss, tensor
 from ..tape import Tensor
 from .config import TransformerConfig
 
@@ -87,7 +87,9 @@ class Transformer(Module):
             if caches is not None:
                 x = layer(x, self.rotary, caches[i])
             elif self.config.checkpoint_blocks and self.training:
-                x = checkpoint(lambda x, layer=layer: layer(x, self.rotary), x, generators=(self.dropout.generator,))
+                x = activation_checkpoint(
+                    lambda x, layer=layer: layer(x, self.rotary), x, generators=(self.dropout.generator,)
+                )
             else:
                 x = layer(x, self.rotary)
         return self.norm(x)

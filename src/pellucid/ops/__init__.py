@@ -1,8 +1,8 @@
 """Differentiable operations: forward and backward side by side, one family a file, computed by the device's kernels."""
 
 from . import bind  # noqa: F401 - binds the operators of Tensor
+from .activation_checkpoint import activation_checkpoint
 from .attention import attention, rope
-from .checkpoint import checkpoint
 from .common import cast
 from .create import arange, from_numpy, full, ones, rand, randn, tensor, zeros
 from .feedforward import swiglu
@@ -61,12 +61,12 @@ from .shape import (
 
 __all__ = [
     "abs",
+    "activation_checkpoint",
     "add",
     "arange",
     "argmax",
     "attention",
     "cast",
-    "checkpoint",
     "clip",
     "concatenate",
     "contiguous",

@@ -10,7 +10,8 @@ from typing import Any
 
 from ..base.errors import ShapeError
 from ..tape import Tensor
-from . import common, index, matmul, pointwise, reduce, shape
+from . import common, index, pointwise, reduce, shape
+from .matmul import matmul
 
 
 def _iterate(x: Tensor) -> Iterator[Tensor]:
@@ -30,7 +31,7 @@ METHODS: dict[str, Any] = {
     "__rtruediv__": lambda x, other: pointwise.div(other, x),
     "__pow__": pointwise.pow,
     "__rpow__": lambda x, other: pointwise.pow(other, x),
-    "__matmul__": matmul.matmul,
+    "__matmul__": matmul,
     "__neg__": pointwise.neg,
     "__abs__": pointwise.abs,
     "__eq__": pointwise.eq,

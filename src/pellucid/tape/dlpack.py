@@ -8,19 +8,6 @@ then the exporting side keeps the memory alive. Both forms are spoken: the origi
 from __future__ import annotations
 
 import ctypes
-from ctypes import (
-    POINTER,
-    Structure,
-    c_char_p,
-    c_int,
-    c_int32,
-    c_int64,
-    c_uint8,
-    c_uint16,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-)
 from typing import Any
 
 from ..base import dtypes
@@ -52,42 +39,49 @@ _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 # --- the C structures, field by field as in dlpack.h ------------------------------------------------------------------
 
 
-class _DLTensor(Structure):
+class _DLTensor(ctypes.Structure):
     _fields_ = (
-        ("data", c_void_p),
-        ("device_type", c_int32),
-        ("device_id", c_int32),
-        ("ndim", c_int32),
-        ("code", c_uint8),
-        ("bits", c_uint8),
-        ("lanes", c_uint16),
-        ("shape", POINTER(c_int64)),
-        ("strides", POINTER(c_int64)),
-        ("byte_offset", c_uint64),
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
     )
 
 
-class _Managed(Structure):
-    _fields_ = (("tensor", _DLTensor), ("context", c_void_p), ("deleter", c_void_p))
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-class _Versioned(Structure):
+class _Versioned(ctypes.Structure):
     _fields_ = (
-        ("major", c_uint32),
-        ("minor", c_uint32),
-        ("context", c_void_p),
-        ("deleter", c_void_p),
-        ("flags", c_uint64),
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
         ("tensor", _DLTensor),
     )
 
 
-_Deleter = ctypes.CFUNCTYPE(None, c_void_p)
-_new = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def _python(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of Python's own C interface."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
+_new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 # A capsule's destructor sees the capsule as a plain address: it is already dead and must not be counted again.
-_is_valid = ctypes.PYFUNCTYPE(c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
-_pointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
-_set_name = ctypes.PYFUNCTYPE(c_int, c_void_p, c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
+_is_valid = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+_pointer = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+_set_name = _python("PyCapsule_SetName", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 
 _FORMS: tuple[tuple[bytes, bytes, Any], ...] = (  # name when new, name once taken, structure
     (b"dltensor_versioned", b"used_dltensor_versioned", _Versioned),
@@ -137,17 +131,20 @@ def to_dlpack(
     array = tensor.device.kernels.copy(tensor.array) if copy else tensor.array
     new, _, structure = _FORMS[0] if max_version is not None and max_version >= _VERSION else _FORMS[1]
     managed = structure()
-    shape, strides = (c_int64 * array.rank)(*array.shape), (c_int64 * array.rank)(*array.strides)
+    shape, strides = (ctypes.c_int64 * array.rank)(*array.shape), (ctypes.c_int64 * array.rank)(*array.strides)
     code, bits = _CODES[array.dtype]
-    pointers = (ctypes.cast(shape, POINTER(c_int64)), ctypes.cast(strides, POINTER(c_int64)))
+    pointers = (
+        ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
+        ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)),
+    )
     managed.tensor = _DLTensor(array.address, *host, array.rank, code, bits, 1, *pointers, 0)
-    managed.deleter = ctypes.cast(_release, c_void_p).value
+    managed.deleter = ctypes.cast(_release, ctypes.c_void_p).value
     if structure is _Versioned:
         managed.major, managed.minor = _VERSION
         managed.flags = _COPIED if copy else 0
     address = ctypes.addressof(managed)
     _held[address] = (managed, shape, strides, array)
-    return _new(address, new, ctypes.cast(_unused, c_void_p))
+    return _new(address, new, ctypes.cast(_unused, ctypes.c_void_p))
 
 
 @_Deleter

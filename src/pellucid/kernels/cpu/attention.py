@@ -24,7 +24,7 @@ from .attention_backward import attention_backward
 from .attention_tiles import aligned, as_operand, fill_keep, hide, memory, product, queries, turn_in, turn_out
 from .formats import load, store
 from .functions import exp, inner, like
-from .lanes import VECTOR, operand, vbelow, vexp2, vhighest, vload, vmax, vsplat, vspread, vstore, vsum, width
+from .lanes import VECTOR, apart, operand, vbelow, vexp2, vhighest, vload, vmax, vsplat, vspread, vstore, vsum, width
 from .launch import kernel
 from .philox import philox
 from .rope import rope
@@ -125,6 +125,7 @@ def _forward(
 def _soften(x, s, n, top, total, out, d):
     """s = 2**(s - top) for n rows of scores, after `top` has taken them in; `total` and the d rows of `out` move to
     the new maximum, and `total` takes in the sum. A row of nothing but minus infinity has 0 for its maximum."""
+    apart()
     w, lanes = width(x, VECTOR), queries(x)
     for half in range(0, lanes, w):
         old = highest = vload(x, top + half)
@@ -146,6 +147,7 @@ def _soften(x, s, n, top, total, out, d):
 @inner
 def _finish(x, out, top, total, lse, lse0, rows, d):
     """lse = ln 2 top + ln total; the d rows of `out` divided by `total`."""
+    apart()
     w, lanes = width(x, VECTOR), queries(x)
     for l in range(lanes):  # noqa: E741
         t = load(x, total + l)
@@ -219,6 +221,7 @@ def _decode(
 @inner
 def _soften_row(x, s, n, parts, part):
     """s = 2**(s - top), n a multiple of the lanes; writes the maximum and the sum, in float32 or float64."""
+    apart()
     w = width(x, VECTOR)
     highest = vsplat(x, -np.inf)
     for at in range(s, s + n, w):
@@ -236,6 +239,7 @@ def _soften_row(x, s, n, parts, part):
 @inner
 def _drop_row(x, s, n, low, high, word, p):
     """Multiplies n numbers by the dropout mask from that word on."""
+    apart()
     limit = np.float32(p)
     for block in range(word >> 2, (word + n + 3) >> 2):
         words = philox(low, high, block)
@@ -249,6 +253,7 @@ def _drop_row(x, s, n, low, high, word, p):
 @inner
 def _weigh(y, y0, p, p0, v, v0, row, n, d):
     """y = p v for n keys and the first d features, a multiple of the lanes that are contiguous."""
+    apart()
     w = width(y, VECTOR)
     i = 0
     while i + 4 * w <= d:

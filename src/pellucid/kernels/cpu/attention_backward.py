@@ -18,7 +18,7 @@ from ...device import Array
 from .attention_tiles import aligned, as_operand, fill_keep, hide, memory, product, queries, turn_in, turn_out, widen
 from .formats import load, store
 from .functions import inner, like
-from .lanes import VECTOR, narrow, operand, vexp2, vload, vsplat, vstore, vsum, width
+from .lanes import VECTOR, apart, narrow, operand, vexp2, vload, vsplat, vstore, vsum, width
 from .launch import kernel
 
 _KEYS = 64  # of a tile
@@ -51,7 +51,7 @@ def attention_backward(
     width = VECTOR // precise.itemsize
     blocks = groups * -(-tq // (2 * width))
     shares = max(1, min(-(-_ITEMS // max(1, batch * kv_heads)), blocks // _BLOCKS))
-    padded = -(-d // width) * width
+    padded = -(-d // (2 * width)) * (2 * width)
     in_place = shares == 1 and padded == d and precise is k.dtype
     sums = (dk, dv) if in_place else [empty((shares, batch, tk, kv_heads, padded), precise) for _ in range(2)]
     shape = (groups, kv_heads, tq, tk, d, padded)
@@ -150,6 +150,7 @@ def _blocks(
 @inner
 def as_columns(x, x0, row, step, rows, d, padded, copy, copy0):
     """Rows of queries as the right operand of a product: a copy, or -1 where they can be read where they lie."""
+    apart()
     if not narrow(x) and step == 1 and padded == d:
         return -1, row
     widen(copy, copy0, padded, x, x0, row, step, rows, d)
@@ -159,6 +160,7 @@ def as_columns(x, x0, row, step, rows, d, padded, copy, copy0):
 @inner
 def _dot(x, x0, x_step, y, y0, y_step, n, like_array):
     """sum(x y)"""
+    apart()
     w = width(like_array, VECTOR)
     whole = n // w * w if x_step == 1 and y_step == 1 else 0
     sums = vsplat(like_array, 0)
@@ -173,6 +175,7 @@ def _dot(x, x0, x_step, y, y0, y_step, n, like_array):
 @inner
 def _weights(x, p, ds, keep, top, delta, n, scale, drop):
     """p = 2**(p - top), ds = scale p (m ds - delta), p = m p, for n rows."""
+    apart()
     w, lanes = width(x, VECTOR), queries(x)
     factor = vsplat(x, scale)
     for half in range(0, lanes, w):

@@ -13,13 +13,8 @@ import numpy as np
 from ...device import Array
 from .formats import load, store
 from .functions import inner
-from .lanes import VECTOR, narrow, vbelow, vload, vspread, vsplat, vstore, vtranspose, width
+from .lanes import VECTOR, apart, narrow, vbelow, vload, vspread, vsplat, vstore, vtranspose, width
 from .philox import philox
-
-#: Rows of the register tile. With two vectors a row it needs 11 registers, and its 8 sums hide the latency of the
-#: multiply-add; larger tiles measured no faster with AVX-512.
-ROWS = 4
-
 
 def memory(x: Array) -> Array:
     """The memory from the first element of `x` on, as an array of length 1 whatever the shape of `x`, so that a launch
@@ -41,66 +36,64 @@ def aligned(scratch):
 
 @inner
 def product(c, c0, ldc, a, a0, row, step, b, b0, ldb, m, n, k, accumulate):
-    """c = a b, or c += a b where `accumulate`. c: (m, n) from c0 on, rows ldc apart; n a multiple of the lanes.
+    """c = a b, or c += a b where `accumulate`. c: (m, n) from c0 on, rows ldc apart; n a multiple of two vectors.
     a: (m, k) from a0 on, elements of a row `step` apart, rows `row` apart; b: (k, n), rows ldb apart."""
+    apart()
     w = width(c, VECTOR)
     zero = vsplat(c, 0)
-    last = m - 1
-    for r in range(0, m, ROWS):
+    for r in range(0, m, 4):
         # Rows beyond the last repeat it: they compute and store the same numbers again.
-        r1, r2, r3 = min(r + 1, last), min(r + 2, last), min(r + 3, last)
-        p0, p1, p2, p3 = a0 + r * row, a0 + r1 * row, a0 + r2 * row, a0 + r3 * row
-        col = 0
-        while col < n:
-            q0, q1, q2, q3 = c0 + r * ldc + col, c0 + r1 * ldc + col, c0 + r2 * ldc + col, c0 + r3 * ldc + col
-            if col + w < n:
-                x0, y0, x1, y1, x2, y2, x3, y3 = zero, zero, zero, zero, zero, zero, zero, zero
-                if accumulate:
-                    x0, y0, x1, y1 = vload(c, q0), vload(c, q0 + w), vload(c, q1), vload(c, q1 + w)
-                    x2, y2, x3, y3 = vload(c, q2), vload(c, q2 + w), vload(c, q3), vload(c, q3 + w)
-                at, bt = 0, b0 + col
-                for _ in range(k):
-                    x, y = vload(b, bt), vload(b, bt + w)
-                    s = vspread(a, p0 + at)
-                    x0, y0 = x0 + s * x, y0 + s * y
-                    s = vspread(a, p1 + at)
-                    x1, y1 = x1 + s * x, y1 + s * y
-                    s = vspread(a, p2 + at)
-                    x2, y2 = x2 + s * x, y2 + s * y
-                    s = vspread(a, p3 + at)
-                    x3, y3 = x3 + s * x, y3 + s * y
-                    at += step
-                    bt += ldb
-                vstore(c, q0, x0)
-                vstore(c, q0 + w, y0)
-                vstore(c, q1, x1)
-                vstore(c, q1 + w, y1)
-                vstore(c, q2, x2)
-                vstore(c, q2 + w, y2)
-                vstore(c, q3, x3)
-                vstore(c, q3 + w, y3)
-                col += 2 * w
-            else:
-                x0, x1, x2, x3 = zero, zero, zero, zero
-                if accumulate:
-                    x0, x1, x2, x3 = vload(c, q0), vload(c, q1), vload(c, q2), vload(c, q3)
-                at, bt = 0, b0 + col
-                for _ in range(k):
-                    x = vload(b, bt)
-                    x0, x1 = x0 + vspread(a, p0 + at) * x, x1 + vspread(a, p1 + at) * x
-                    x2, x3 = x2 + vspread(a, p2 + at) * x, x3 + vspread(a, p3 + at) * x
-                    at += step
-                    bt += ldb
-                vstore(c, q0, x0)
-                vstore(c, q1, x1)
-                vstore(c, q2, x2)
-                vstore(c, q3, x3)
-                col += w
+        r1 = r + 1 if r + 1 < m else r
+        r2 = r + 2 if r + 2 < m else r1
+        r3 = r + 3 if r + 3 < m else r2
+        for col in range(0, n, 2 * w):
+            c_0 = c0 + r * ldc + col
+            c_1 = c0 + r1 * ldc + col
+            c_2 = c0 + r2 * ldc + col
+            c_3 = c0 + r3 * ldc + col
+            x0 = y0 = x1 = y1 = x2 = y2 = x3 = y3 = zero
+            if accumulate:
+                x0 = vload(c, c_0)
+                y0 = vload(c, c_0 + w)
+                x1 = vload(c, c_1)
+                y1 = vload(c, c_1 + w)
+                x2 = vload(c, c_2)
+                y2 = vload(c, c_2 + w)
+                x3 = vload(c, c_3)
+                y3 = vload(c, c_3 + w)
+            at = a0
+            bt = b0 + col
+            for _ in range(k):
+                x = vload(b, bt)
+                y = vload(b, bt + w)
+                s = vspread(a, at + r * row)
+                x0 = x0 + s * x
+                y0 = y0 + s * y
+                s = vspread(a, at + r1 * row)
+                x1 = x1 + s * x
+                y1 = y1 + s * y
+                s = vspread(a, at + r2 * row)
+                x2 = x2 + s * x
+                y2 = y2 + s * y
+                s = vspread(a, at + r3 * row)
+                x3 = x3 + s * x
+                y3 = y3 + s * y
+                at += step
+                bt += ldb
+            vstore(c, c_0, x0)
+            vstore(c, c_0 + w, y0)
+            vstore(c, c_1, x1)
+            vstore(c, c_1 + w, y1)
+            vstore(c, c_2, x2)
+            vstore(c, c_2 + w, y2)
+            vstore(c, c_3, x3)
+            vstore(c, c_3 + w, y3)
 
 
 @inner
 def turn_in(to, to0, x, x0, row, step, rows, d, factor):
     """to[i, l] = factor x[l, i] for a block of queries, 0 in the lanes from `rows` on; to: (d, queries)."""
+    apart()
     w, lanes = width(to, VECTOR), queries(to)
     whole = d // w * w if step == 1 else 0
     for half in range(0, lanes, w):
@@ -119,6 +112,7 @@ def turn_in(to, to0, x, x0, row, step, rows, d, factor):
 @inner
 def turn_out(y, y0, row, x, x0, rows, d):
     """y[l, i] = x[i, l] for the first `rows` lanes; x: (d, queries), rows of y contiguous and `row` apart."""
+    apart()
     w, lanes = width(x, VECTOR), queries(x)
     whole = d // w * w
     for half in range(0, lanes, w):
@@ -134,6 +128,7 @@ def turn_out(y, y0, row, x, x0, rows, d):
 @inner
 def widen(to, to0, ld, x, x0, row, step, rows, d):
     """to[r, i] = x[r, i] in the type of `to`; rows of `to` ld >= d apart, the elements between set to 0."""
+    apart()
     w = width(to, VECTOR)
     whole = d // w * w if step == 1 else 0
     for r in range(rows):
@@ -157,6 +152,7 @@ def as_operand(x, x0, row, step, rows, d, copy, copy0):
 @inner
 def hide(s, s0, first, rows, lane_numbers, value):
     """Writes `value` into the lanes whose query does not see the key: lane < first + r in row r."""
+    apart()
     w, lanes = width(s, VECTOR), queries(s)
     hidden = vsplat(s, value)
     for r in range(max(0, -first), rows):
@@ -169,6 +165,7 @@ def hide(s, s0, first, rows, lane_numbers, value):
 @inner
 def fill_keep(keep, keep0, low, high, word, tk, rows, first, last, p):
     """keep[j - first, l] = 1 / (1 - p) or 0 for keys first to last-1; the mask of (l, j) is word `word` + l tk + j."""
+    apart()
     lanes = queries(keep)
     limit = np.float32(p)
     for l in range(rows):  # noqa: E741

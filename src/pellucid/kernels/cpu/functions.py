@@ -123,14 +123,24 @@ def _scaled(typing_context, p, shifted):
     return types.float32(types.float32, types.float32), generate
 
 
+@intrinsic
+def _scaled_once(typing_context, p, shifted):
+    """p 2**n by one factor, -127 < n < 128; any number for other n."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(32)
+        power = builder.shl(builder.bitcast(args[1], word), word(23))
+        return builder.fmul(args[0], builder.bitcast(builder.add(power, word(0x3F800000)), ir.FloatType()))
+
+    return types.float32(types.float32, types.float32), generate
+
+
 # --- float32 ----------------------------------------------------------------------------------------------------------
 
 
 @inner
-def _exp(x):
-    """e**x = 2**n e**r, r = x - n ln 2: the polynomial of Cephes' expf (Moshier 1989) on |r| <= ln(2) / 2."""
-    x = f(-104) if x < f(-104) else x
-    x = f(89) if x > f(89) else x
+def _split(x):
+    """p and n + 1.5 * 2**23 of e**x = p 2**n, by the polynomial of Cephes' expf (Moshier 1989) for x - n ln 2."""
     shifted = muladd(x, _LOG2E, _ROUND)
     n = shifted - _ROUND
     r = muladd(n, -_LN2_LOW, muladd(n, -_LN2_HIGH, x))
@@ -139,7 +149,25 @@ def _exp(x):
     p = muladd(r, p, f(4.1665795894e-2))
     p = muladd(r, p, f(1.6666665459e-1))
     p = muladd(r, p, f(5.0000001201e-1))
-    return _scaled(muladd(r * r, p, r) + f(1), shifted)
+    return muladd(r * r, p, r) + f(1), shifted
+
+
+@inner
+def _exp(x):
+    """e**x, from the smallest denormal to the largest float"""
+    x = f(-104) if x < f(-104) else x
+    x = f(89) if x > f(89) else x
+    p, shifted = _split(x)
+    return _scaled(p, shifted)
+
+
+@inner
+def _exp_flushed(x):
+    """e**x to be added to numbers near 1 or divided by their sum: 0 below 2e-38, infinite above 2e38, and faster."""
+    p, shifted = _split(x)
+    e = _scaled_once(p, shifted)
+    e = f(0) if x < f(-87) else e
+    return f(np.inf) if x > f(88) else e
 
 
 @inner
@@ -152,7 +180,7 @@ def _tanh(x):
     p = muladd(q, p, f(1.33314422036e-1))
     p = muladd(q, p, f(-3.33332819422e-1))
     near = muladd(q * a, p, a)
-    far = f(1) - f(2) / (_exp(a + a) + f(1))
+    far = f(1) - f(2) / (_exp_flushed(a + a) + f(1))
     return copysign(near if a < f(0.625) else far, x)
 
 
@@ -162,7 +190,7 @@ def _bell(x):
     x = f(15) if x > f(15) else x
     x = f(-15) if x < f(-15) else x
     q = x * x
-    e = _exp(f(-0.5) * q)
+    e = _exp_flushed(f(-0.5) * q)
     return muladd(e, f(-0.5) * muladd(x, x, -q), e)
 
 
@@ -193,6 +221,14 @@ def exp(x):
 
 
 @inner
+def exp_flushed(x):
+    """e**x where numbers too small to count beside 1 may as well be 0: in a softmax, a sigmoid"""
+    if single(x):
+        return like(_exp_flushed(f(x)), x)
+    return like(math.exp(x), x)
+
+
+@inner
 def tanh(x):
     """(e**x - e**-x) / (e**x + e**-x)"""
     if single(x):
@@ -204,7 +240,7 @@ def tanh(x):
 def sigmoid(x):
     """1 / (1 + e**-x)"""
     one = like(1, x)
-    return one / (one + exp(-x))
+    return one / (one + exp_flushed(-x))
 
 
 @inner

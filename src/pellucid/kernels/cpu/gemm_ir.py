@@ -98,18 +98,18 @@ class Vectors:
 
     def load_masked(self, f: Function, kind: str, n: int, address: str, mask: str) -> str:
         """Lanes outside the mask are zero and are not read."""
-        name, vector = f"llvm.masked.load.v{n}{_suffix(kind)}.p0", f"<{n} x {kind}>"
+        name, vector = f"llvm.masked.load.v{n}{suffix(kind)}.p0", f"<{n} x {kind}>"
         self.declared.add(f"declare {vector} @{name}(ptr, i32, <{n} x i1>, {vector})")
         return f.let(f"call {vector} @{name}(ptr {address}, i32 {SIZE[kind]}, <{n} x i1> {mask}, {vector} zeroinitializer)")
 
     def store_masked(self, f: Function, kind: str, n: int, value: str, address: str, mask: str) -> None:
-        name, vector = f"llvm.masked.store.v{n}{_suffix(kind)}.p0", f"<{n} x {kind}>"
+        name, vector = f"llvm.masked.store.v{n}{suffix(kind)}.p0", f"<{n} x {kind}>"
         self.declared.add(f"declare void @{name}({vector}, ptr, i32, <{n} x i1>)")
         f.do(f"call void @{name}({vector} {value}, ptr {address}, i32 {SIZE[kind]}, <{n} x i1> {mask})")
 
     def multiply_add(self, f: Function, kind: str, n: int, a: str, b: str, c: str) -> str:
         """a * b + c, in one rounding where the path has the instruction."""
-        name, vector = f"llvm.{'fma' if self.isa.fused else 'fmuladd'}.v{n}{_suffix(kind)}", f"<{n} x {kind}>"
+        name, vector = f"llvm.{'fma' if self.isa.fused else 'fmuladd'}.v{n}{suffix(kind)}", f"<{n} x {kind}>"
         self.declared.add(f"declare {vector} @{name}({vector}, {vector}, {vector})")
         return f.let(f"call {vector} @{name}({vector} {a}, {vector} {b}, {vector} {c})")
 
@@ -185,7 +185,7 @@ class Vectors:
         return f.let(f"select <{n} x i1> {test}, <{n} x i32> {yes}, <{n} x i32> {no}")
 
 
-def _suffix(kind: str) -> str:
+def suffix(kind: str) -> str:
     return {"float": "f32", "double": "f64"}.get(kind, kind)
 
 
@@ -195,7 +195,7 @@ _TILE_PARAMS = "i64 %steps, ptr %a, ptr %b, ptr %c, i64 %c_row, ptr %init, i64 %
 _TILE_ARGS = _TILE_PARAMS.replace("%rows", "{rows}")
 
 
-def _tile(v: Vectors, form: Format, rows: int, vectors: int, finish: Function) -> Function:
+def _tile(v: Vectors, form: Format, rows: int, vectors: int, last: Function) -> Function:
     """y[rows, columns] = init + a @ b over `steps`, all accumulators in registers; see `tiles`."""
     f = Function(f"tile_{rows}x{vectors}", _TILE_PARAMS, internal=True, attributes="nounwind noinline")
     kind, n, unit = form.accumulator, form.lanes, form.unit
@@ -235,7 +235,7 @@ def _tile(v: Vectors, form: Format, rows: int, vectors: int, finish: Function) -
             for j in range(vectors):
                 f.store(vector, y[i][j].get(), f.at(spill, (i * vectors + j) * form.isa.vector), form.isa.vector)
         f.do(
-            f"call void @{finish.name}(ptr {spill}, i64 {vectors * form.isa.vector}, i64 {rows}, i64 %columns, "
+            f"call void @{last.name}(ptr {spill}, i64 {vectors * form.isa.vector}, i64 {rows}, i64 %columns, "
             "ptr %c, i64 %c_row, ptr %init, i64 %init_row, i64 %result)"
         )
         f.leave()
@@ -251,7 +251,7 @@ def _tile(v: Vectors, form: Format, rows: int, vectors: int, finish: Function) -
     return f
 
 
-def _finish(v: Vectors, form: Format) -> Function:
+def finish(v: Vectors, form: Format) -> Function:
     """Stores sums that are not a whole float32 tile: c = round(sums + init), any number of columns, any result format."""
     params = "ptr %sums, i64 %sums_row, i64 %rows, i64 %columns, ptr %c, i64 %c_row, ptr %init, i64 %init_row, i64 %result"
     f = Function("finish", params, internal=True, attributes="nounwind noinline")
@@ -276,8 +276,8 @@ def _finish(v: Vectors, form: Format) -> Function:
 
 def _tiles(v: Vectors, form: Format) -> list[Function]:
     """`tile`: one panel of a times one panel of b, choosing the variant for the rows and vectors of columns in use."""
-    finish = _finish(v, form)
-    variants = {(r, n): _tile(v, form, r, n, finish) for r in range(1, form.rows + 1) for n in range(1, form.isa.vectors + 1)}
+    last = finish(v, form)
+    variants = {(r, n): _tile(v, form, r, n, last) for r in range(1, form.rows + 1) for n in range(1, form.isa.vectors + 1)}
     f = Function("tile", _TILE_PARAMS)
     for (rows, vectors), variant in reversed(variants.items()):
         fits = f.is_("eq", "%rows", rows)
@@ -286,7 +286,7 @@ def _tiles(v: Vectors, form: Format) -> list[Function]:
         with f.when(fits):
             f.do(f"call void @{variant.name}({_TILE_ARGS.format(rows=rows)})")
             f.leave()
-    return [finish, *variants.values(), f]
+    return [last, *variants.values(), f]
 
 
 # --- packing ----------------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ _PACK_PARAMS = "ptr %source, i64 %line_step, i64 %k_step, i64 %lines, i64 %k, pt
 _K_BLOCK = 32  # steps of line-contiguous sources packed for all panels of a group before the next: they share pages
 
 
-def _element(v: Vectors, f: Function, form: Format, source: str, n: int, raw: str) -> str:
+def element(v: Vectors, f: Function, form: Format, source: str, n: int, raw: str) -> str:
     """n stored elements in the packed format's element: accumulator values, or bfloat16 bits for pairs."""
     if form.name in ("float32", "float64"):
         return v.widen(f, source, n, raw, form.accumulator)
@@ -316,7 +316,7 @@ def _pack_some(v: Vectors, form: Format, source: str, width: int, side: str) -> 
         for p in range(form.per_step):
             k = f.add(f.mul(s, form.per_step), p)
             at = f.at(line, f.mul(f.least(k, last_k), "%k_step"))
-            value = _element(v, f, form, source, 1, f.load(f"<1 x {stored}>", at, SIZE[stored]))
+            value = element(v, f, form, source, 1, f.load(f"<1 x {stored}>", at, SIZE[stored]))
             values.append((value, f.is_("slt", k, "%k")))
         to = f.at("%packed", f.mul(f.add(f.mul(s, width), i), SIZE[form.unit]))
         if form.per_step == 1:
@@ -360,7 +360,7 @@ def _pack_k_contiguous(v: Vectors, f: Function, form: Format, source: str, width
                 rows = []
                 for i in range(group, group + used):
                     raw = f.load(f"<{n * per} x {stored}>", f.at(starts[i], offset), size)
-                    row = _element(v, f, form, source, n * per, raw)
+                    row = element(v, f, form, source, n * per, raw)
                     rows.append(f.let(f"bitcast <{2 * n} x i16> {row} to <{n} x i32>") if per == 2 else row)
                 rows += ["poison"] * (n - used)
                 for u, column in enumerate(_transposed(f, unit, n, rows)):
@@ -388,7 +388,7 @@ def _pack_line_contiguous(v: Vectors, f: Function, form: Format, source: str, wi
                 for p in range(per):
                     at = f.at(here, f.mul(f.add(f.mul(s, per), p), "%k_step"))
                     raw = v.load_masked(f, stored, width, at, mask) if part else f.load(f"<{width} x {stored}>", at, size)
-                    values.append(_element(v, f, form, source, width, raw))
+                    values.append(element(v, f, form, source, width, raw))
                 to = f.at(panel, f.mul(s, width * SIZE[unit]))
                 if per == 1:
                     f.store(f"<{width} x {unit}>", values[0], to, SIZE[unit])
@@ -434,7 +434,8 @@ WORDS = (
 WORD = {name: i for i, name in enumerate(WORDS)}
 
 
-def _words(f: Function, *names: str) -> list[str]:
+def words(f: Function, *names: str) -> list[str]:
+    """Words of the block of the pass under construction."""
     return [f.load("i64", f.at("%block", 8 * WORD[name]), 8) for name in names]
 
 
@@ -442,10 +443,15 @@ def _pointer(f: Function, value: str) -> str:
     return f.let(f"inttoptr i64 {value} to ptr")
 
 
+def pointers(f: Function, *names: str) -> list[str]:
+    """The same, as pointers."""
+    return [_pointer(f, word) for word in words(f, *names)]
+
+
 def _pack_pass(form: Format) -> Function:
     """Items are groups of panels, a's then b's, batch after batch: packs groups lo to hi."""
     f = Function("pack_pass", "ptr %block, i64 %lo, i64 %hi")
-    a_groups, b_groups, k = _words(f, "a_groups", "b_groups", "k")
+    a_groups, b_groups, k = words(f, "a_groups", "b_groups", "k")
     each = f.add(a_groups, b_groups)
     with f.loop("%lo", "%hi") as item:
         batch, at = f.div(item, each), f.rem(item, each)
@@ -453,7 +459,7 @@ def _pack_pass(form: Format) -> Function:
         for side, width, condition in (("a", form.rows, is_a), ("b", form.columns, f.let(f"xor i1 {is_a}, true"))):
             with f.when(condition):
                 group = at if side == "a" else f.sub(at, a_groups)
-                source, line_step, k_step, lines, per, _, packed, panel_bytes, batch_bytes, offsets, pack = _words(
+                source, line_step, k_step, lines, per, _, packed, panel_bytes, batch_bytes, offsets, pack = words(
                     f, *(f"{side}_{w}" for w in OPERAND)
                 )
                 first = f.mul(group, per)  # panel
@@ -469,13 +475,13 @@ def _pack_pass(form: Format) -> Function:
 def _multiply_pass(form: Format) -> Function:
     """Items are blocks of tiles, rows fastest, batch after batch: multiplies packed panels into blocks lo to hi."""
     f = Function("multiply_pass", "ptr %block, i64 %lo, i64 %hi")
-    down, across, per_a, per_b, rows, columns, steps, result = _words(
+    down, across, per_a, per_b, rows, columns, steps, result = words(
         f, "rows_of_tasks", "columns_of_tasks", "a_per_task", "b_per_task", "a_lines", "b_lines", "steps", "result"
     )
-    a, a_panel, a_batch, b, b_panel, b_batch = _words(
+    a, a_panel, a_batch, b, b_panel, b_batch = words(
         f, "a_packed", "a_panel_bytes", "a_batch_bytes", "b_packed", "b_panel_bytes", "b_batch_bytes"
     )
-    c, c_row, c_column, c_batch, init, init_row, init_column, init_batch = _words(
+    c, c_row, c_column, c_batch, init, init_row, init_column, init_batch = words(
         f, "c", "c_row", "c_column", "c_batch", "init", "init_row", "init_column", "init_batch"
     )
     each = f.mul(down, across)

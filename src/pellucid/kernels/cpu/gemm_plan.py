@@ -9,7 +9,7 @@ for a combination of shapes, strides and dtypes, and every sum runs over k in on
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -17,7 +17,7 @@ from math import prod
 from ...base import dtypes, shapes
 from ...base.dtypes import DType
 from ...device import Array
-from . import gemm_ir, ir
+from . import gemm_ir, gemv_ir, ir
 from .gemm_ir import SIZE, WORD, WORDS, Format
 
 _K_BYTES = 2048  # of one line in a block of k: a panel of each operand stays in the first two cache levels
@@ -28,7 +28,11 @@ _TASK_FLOPS = 1 << 19  # a smaller task is not worth its launch
 _PACK_VALUES = 1 << 14  # the same for packing, in elements
 _ROW_BYTES = 1024  # of neighbouring lines packed together where they are contiguous in memory
 
+_VECTOR_VALUES = 1 << 16  # the same for a matrix-vector product
+_NO_OFFSET = array("q", [0])
+
 Cut = tuple[int, int]
+Place = tuple[str | None, int]  # what memory is relative to ("bias", "scratch", ...), and bytes from there
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,12 @@ def packers(form: Format, source: DType) -> dict[str, int]:
     return {side: engine.get_function_address(f"pack_{side}") for side in "ab"}
 
 
+@cache
+def vector_pass(form: Format, source: DType) -> int:
+    """Address of the matrix-vector pass for a matrix of a dtype; "pairs" excepted."""
+    return ir.compile_functions(gemv_ir.vector_text(form, source.name), form.isa).get_function_address("vector_pass")
+
+
 def panel_bytes(form: Format, width: int, k: int) -> int:
     """Bytes of a packed panel of `width` lines, a multiple of 64."""
     return (-(-k // form.per_step) * width * SIZE[form.unit] + 63) & -64
@@ -77,16 +87,17 @@ def panel_bytes(form: Format, width: int, k: int) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """A pack pass and a multiply pass, either of which may have no items. `words` holds offsets where a run adds addresses."""
+    """A launch of a native pass over `items` in chunks of `grain`.
 
+    `words` is its block, with offsets where a run adds addresses: `bases` are pairs of a word's number and what it is
+    relative to ("a", "b", "bias", "y" or "scratch").
+    """
+
+    address: int
     words: array[int]
-    packs: int
-    tasks: int
-    pack_grain: int
-    task_grain: int
-    b: str  # what is packed as b: "b" or "bias"
-    init: str  # what the word `init` is relative to: "bias", "scratch", "y" or "none"
-    target: str  # what the word `c` is relative to: "y" or "scratch"
+    items: int
+    grain: int
+    bases: tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True)
@@ -97,17 +108,16 @@ class Plan:
     dtype: DType
     steps: tuple[Step, ...]
     scratch_bytes: int
-    native: Native
     offsets: tuple[array[int], ...]  # of the batches; the steps hold their addresses
 
 
 def make(a: Array, b: Array, bias: Array | None, form: Format, dtype: DType, shape: tuple[int, ...]) -> Plan:
     """The plan of a product of operands with one batch shape."""
     if not prod(shape):
-        return Plan(shape, dtype, (), 0, native(form), ())
+        return Plan(shape, dtype, (), 0, ())
     planner = _Planner(*_merged(a, b), bias, form, dtype)
     steps = tuple(planner.steps())
-    return Plan(shape, dtype, steps, planner.scratch, native(form), planner.offsets)
+    return Plan(shape, dtype, steps, planner.scratch, planner.offsets)
 
 
 def _merged(a: Array, b: Array) -> tuple[Array, Array]:
@@ -182,23 +192,25 @@ class _Planner:
         self.partial = self._take(self.m * self.n * self.sum_bytes * self.at_once) if narrow else None
 
     def steps(self) -> Iterator[Step]:
-        init = ("none", 0)
+        init: Place = (None, 0)
         if self.bias is not None:
-            plain = dtypes.float64 if self.sum_bytes == 8 else dtypes.float32
             init = ("bias", 0)
-            if self.bias.dtype is not plain or (self.bias.strides != (1,) and self.n > 1):
-                step, at = self._bias(plain)
-                init = ("scratch", at)
-                yield step
+            plain = Format("float64" if self.sum_bytes == 8 else "float32", self.form.isa)
+            if self.bias.dtype.name != plain.name or (self.bias.strides != (1,) and self.n > 1):
+                init = yield from self._contiguous("bias", self.bias, self.n, self.bias.strides[0], plain)
+        if self._is_vector():
+            yield from self._vector(init)
+            return
         for first in range(0, self.batches, self.at_once):
             count = min(self.at_once, self.batches - first)
             for k in self.k_cuts:
                 for stay in self.cuts[self.stays]:
                     for i, move in enumerate(self.cuts[self.moves]):
                         blocks = {self.stays: stay, self.moves: move}
-                        yield self._step(first, count, k, blocks, fresh=i == 0, bias=init)
+                        yield from self._block(first, count, k, blocks, fresh=i == 0, bias=init)
 
-    def _step(self, first: int, count: int, k: Cut, blocks: dict[str, Cut], *, fresh: bool, bias: tuple[str, int]) -> Step:
+    def _block(self, first: int, count: int, k: Cut, blocks: dict[str, Cut], *, fresh: bool, bias: Place) -> Iterator[Step]:
+        """Packs and multiplies one block of `count` batches from `first` on; `fresh`: the operand that stays is packed too."""
         words = dict.fromkeys(WORDS, 0)
         words["k"] = k[1] - k[0]
         words["steps"] = -(-words["k"] // self.form.per_step)
@@ -209,29 +221,31 @@ class _Planner:
                 words[f"{side}_groups"] = 0
             groups += words[f"{side}_groups"]
         tasks = self._tasks(words) * count
-        (row, _), (column, _) = blocks["a"], blocks["b"]
-        last = k[1] == self.k
-        target, words["result"], size, batch = "y", self.result, self.result_bytes, first
-        if self.partial is not None and not last:
-            target, words["result"], size, batch = "scratch", gemm_ir.PLAIN, self.sum_bytes, 0
+        row, column = blocks["a"][0], blocks["b"][0]
+        c: Place = ("y", 0)
+        words["result"], size, batch = self.result, self.result_bytes, first
+        if self.partial is not None and k[1] < self.k:
+            c, words["result"], size, batch = ("scratch", self.partial), gemm_ir.PLAIN, self.sum_bytes, 0
         words["c_row"], words["c_column"], words["c_batch"] = self.n * size, size, self.m * self.n * size
-        words["c"] = batch * words["c_batch"] + row * words["c_row"] + column * size
-        if target == "scratch":
-            words["c"] += self.partial or 0
-        words["init_column"] = self.sum_bytes
-        init, words["init"] = bias[0], bias[1] + column * self.sum_bytes
+        words["c"] = c[1] + batch * words["c_batch"] + row * words["c_row"] + column * size
+        words["init_column"], init = self.sum_bytes, bias
         if k[0] > 0:  # go on from the sums of the blocks of k before
-            init = "y" if self.partial is None else "scratch"
             words["init_row"], words["init_batch"] = self.n * self.sum_bytes, self.m * self.n * self.sum_bytes
-            start = self.partial if self.partial is not None else first * words["init_batch"]
-            words["init"] = start + row * words["init_row"] + column * self.sum_bytes
-        if init == "none":
-            words["init"] = 0
-        packs = groups * count if words["k"] else 0
+            init = ("y", first * words["init_batch"]) if self.partial is None else ("scratch", self.partial)
+        if init[0] is not None:
+            words["init"] = init[1] + row * words["init_row"] + column * self.sum_bytes
+        code = native(self.form)
         values = count * words["k"] * (words["a_lines"] * fresh + words["b_lines"])
         flops = 2 * count * words["k"] * words["a_lines"] * words["b_lines"]
-        pack_grain = max(1, packs) if values < _PACK_VALUES else 1
-        return Step(self._array(words), packs, tasks, pack_grain, tasks if flops < _TASK_FLOPS else 1, "b", init, target)
+        sources = {"a_source": "a", "b_source": "b", "a_packed": "scratch", "b_packed": "scratch"}
+        if values:
+            yield self._launch(code.pack_pass, words, groups * count, values > _PACK_VALUES, sources)
+        results = {"a_packed": "scratch", "b_packed": "scratch", "c": c[0], "init": init[0]}
+        yield self._launch(code.multiply_pass, words, tasks, flops > _TASK_FLOPS, results)
+
+    def _launch(self, address: int, words: dict[str, int], items: int, parallel: bool, bases: Mapping[str, str | None]) -> Step:
+        found = tuple((WORD[word], base) for word, base in bases.items() if base is not None)
+        return Step(address, array("q", words.values()), items, 1 if parallel else items, found)
 
     def _operand(self, words: dict[str, int], side: str, first: int, k: Cut, lines: Cut) -> None:
         """The words about one operand of a block."""
@@ -271,21 +285,40 @@ class _Planner:
         words["rows_of_tasks"], words["columns_of_tasks"] = -(-a_panels // a_per), -(-b_panels // b_per)
         return words["rows_of_tasks"] * words["columns_of_tasks"]
 
-    def _bias(self, plain: DType) -> tuple[Step, int]:
-        """Packs the bias as a b with one step, which makes it contiguous in the dtype of the sums; and where it then is."""
-        assert self.bias is not None
-        form = Format(plain.name, self.form.isa)
+    def _contiguous(self, name: str, x: Array, n: int, stride: int, form: Format) -> Generator[Step, None, Place]:
+        """Packs a vector as a b of one step, which makes it contiguous and of the format's dtype; returns where it is."""
         row = panel_bytes(form, form.columns, 1)
-        at = self._take(row * -(-self.n // form.columns))
+        at = self._take(row * -(-n // form.columns))
         words = dict.fromkeys(WORDS, 0)
-        size = self.bias.dtype.itemsize
-        found = {"line_step": self.bias.strides[0] * size, "lines": self.n, "per_group": -(-self.n // form.columns), "groups": 1}
-        found |= {"packed": at, "panel_bytes": row, "pack": packers(form, self.bias.dtype)["b"]}
-        found |= {"offsets": self.offsets[0].buffer_info()[0]}
-        words.update({f"b_{name}": value for name, value in found.items()})
+        found = {"line_step": stride * x.dtype.itemsize, "lines": n, "per_group": -(-n // form.columns), "groups": 1, "packed": at}
+        found |= {"panel_bytes": row, "pack": packers(form, x.dtype)["b"], "offsets": _NO_OFFSET.buffer_info()[0]}
+        words.update({f"b_{word}": value for word, value in found.items()})
         words["k"] = 1
-        return Step(self._array(words), 1, 0, 1, 1, "bias", "none", "y"), at
+        yield self._launch(native(form).pack_pass, words, 1, False, {"b_source": name, "b_packed": "scratch"})
+        return "scratch", at
 
-    def _array(self, words: dict[str, int]) -> array[int]:
-        assert len(words) == len(WORD)
-        return array("q", words.values())
+    def _is_vector(self) -> bool:
+        """Whether this is one matrix times one vector, the matrix contiguous along an axis."""
+        if self.batches > 1 or not (self.m == 1 or (self.n == 1 and self.bias is None)):
+            return False
+        _, line_stride, k_stride, _ = self.sides["b" if self.m == 1 else "a"]
+        return line_stride == 1 or k_stride == 1
+
+    def _vector(self, init: Place) -> Iterator[Step]:
+        vector, matrix, lines = ("a", "b", self.n) if self.m == 1 else ("b", "a", self.m)
+        name = self.form.name if self.form.name != "pairs" else "rounded"
+        form = Format(name, self.form.isa)
+        x, _, stride, _ = self.sides[vector]
+        place: Place = (vector, 0)
+        if x.dtype.name != name or (stride != 1 and self.k > 1):
+            place = yield from self._contiguous(vector, x, self.k, stride, form)
+        words = dict.fromkeys(WORDS, 0)
+        y, line_stride, k_stride, _ = self.sides[matrix]
+        size = y.dtype.itemsize
+        words |= {"b_line_step": line_stride * size, "b_k_step": k_stride * size, "b_lines": lines, "k": self.k}
+        per_task = min(gemv_ir.LINES, max(64, -(-lines // 512) * 64))
+        words |= {"b_per_task": per_task, "a_packed": place[1], "result": self.result}
+        words |= {"c_column": self.result_bytes, "init": init[1], "init_column": self.sum_bytes}
+        bases = {"a_packed": place[0], "b_source": matrix, "c": "y", "init": init[0]}
+        parallel = lines * self.k > _VECTOR_VALUES
+        yield self._launch(vector_pass(form, y.dtype), words, -(-lines // per_task), parallel, bases)

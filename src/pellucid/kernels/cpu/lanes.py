@@ -69,6 +69,17 @@ def _splat(builder: Any, value: Any, count: int) -> Any:
     return builder.shuffle_vector(start, ir.Constant(vector, ir.Undefined), ir.Constant(ir.VectorType(_I32, count), [0] * count))
 
 
+@intrinsic
+def apart(typing_context):
+    """Keeps the function that calls it out of its callers' code, so that a long one is compiled once."""
+
+    def generate(context, builder, signature, arguments):
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 

@@ -11,13 +11,11 @@ from ...base.dtypes import DType
 from ...base.errors import DTypeError, ShapeError
 from ...device import Array, pool
 from . import gemm_plan, isa
-from .gemm_ir import WORD, Format
+from .gemm_ir import Format
 from .gemm_plan import Plan
 
 _PLANS = 4096  # remembered
 _plans: dict[object, Plan] = {}
-_A, _B = WORD["a_source"], WORD["b_source"]
-_A_PACKED, _B_PACKED, _C, _INIT = WORD["a_packed"], WORD["b_packed"], WORD["c"], WORD["init"]
 
 
 def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DType | None = None) -> Array:
@@ -45,22 +43,14 @@ def _run(plan: Plan, a: Array, b: Array, bias: Array | None) -> Array:
     device = a.buffer.device
     y = device.empty(plan.shape, plan.dtype)
     scratch = device.allocate(plan.scratch_bytes)
-    base, a_address = scratch.address, a.address
-    starts = {"b": b.address, "y": y.address, "scratch": base, "none": 0}
+    starts = {"a": a.address, "b": b.address, "y": y.address, "scratch": scratch.address}
     if bias is not None:
         starts["bias"] = bias.address
-    code = plan.native
     for step in plan.steps:
         block = step.words[:]
-        address = block.buffer_info()[0]
-        block[_A] += a_address
-        block[_B] += starts[step.b]
-        block[_A_PACKED] += base
-        block[_B_PACKED] += base
-        block[_C] += starts[step.target]
-        block[_INIT] += starts[step.init]
-        pool.run(code.pack_pass, address, step.packs, step.pack_grain)
-        pool.run(code.multiply_pass, address, step.tasks, step.task_grain)
+        for word, base in step.bases:
+            block[word] += starts[base]
+        pool.run(step.address, block.buffer_info()[0], step.items, step.grain)
     return y
 
 

@@ -89,9 +89,8 @@ def _gelu(x):
 
 
 @unary
-def _gelu_tanh(x):
-    u = like(_ROOT, x) * (x + like(_CUBIC, x) * x * x * x)
-    return like(0.5, x) * x * (like(1, x) + functions.tanh(u))
+def _gelu_tanh(x):  # (1 + tanh u) / 2 = sigmoid(2 u)
+    return x * functions.sigmoid(like(2 * _ROOT, x) * (x + like(_CUBIC, x) * x * x * x))
 
 
 @unary
@@ -189,11 +188,11 @@ def _gelu_backward(dy, x):
 
 
 @binary
-def _gelu_tanh_backward(dy, x):
-    half, one = like(0.5, x), like(1, x)
-    t = functions.tanh(like(_ROOT, x) * (x + like(_CUBIC, x) * x * x * x))
-    slope = like(_ROOT, x) * (one + like(3 * _CUBIC, x) * x * x)
-    return dy * (half * (one + t) + half * x * (one - t * t) * slope)
+def _gelu_tanh_backward(dy, x):  # s = sigmoid(2 u):  d(x s) = s + x s (1 - s) 2 u'
+    one = like(1, x)
+    s = functions.sigmoid(like(2 * _ROOT, x) * (x + like(_CUBIC, x) * x * x * x))
+    slope = like(2 * _ROOT, x) * (one + like(3 * _CUBIC, x) * x * x)
+    return dy * (s + x * s * (one - s) * slope)
 
 
 @binary
@@ -357,25 +356,37 @@ def ge(a: Array, b: Array) -> Array:
 @kernel
 def _dropout(lo, hi, x, y, n, p, scale, low, high, counter):
     """Blocks lo to hi-1 of four random words, counted from the one that holds word `counter`."""
-    first = counter // 4
+    first, shift = counter // 4, counter % 4
     for block in range(lo, hi):
-        r0, r1, r2, r3 = philox(low, high, first + block)
-        i = 4 * (first + block) - counter
+        i = 4 * block - shift
         if i >= 0 and i + 4 <= n:
-            _keep(x, y, i, r0, p, scale)
-            _keep(x, y, i + 1, r1, p, scale)
-            _keep(x, y, i + 2, r2, p, scale)
-            _keep(x, y, i + 3, r3, p, scale)
-        else:
-            for k, r in enumerate((r0, r1, r2, r3)):
-                if 0 <= i + k < n:
-                    _keep(x, y, i + k, r, p, scale)
+            break
+        _keep_some(x, y, i, n, p, scale, philox(low, high, first + block))
+        lo += 1
+    whole = min(hi, (n + shift) // 4)
+    for block in range(lo, whole):
+        r0, r1, r2, r3 = philox(low, high, first + block)
+        i = 4 * block - shift
+        _keep(x, y, i, r0, p, scale)
+        _keep(x, y, i + 1, r1, p, scale)
+        _keep(x, y, i + 2, r2, p, scale)
+        _keep(x, y, i + 3, r3, p, scale)
+    for block in range(max(lo, whole), hi):
+        _keep_some(x, y, 4 * block - shift, n, p, scale, philox(low, high, first + block))
+
+
+@inner
+def _keep_some(x, y, i, n, p, scale, words):
+    """Elements i to i + 3 that exist."""
+    for k, word in enumerate(words):
+        if 0 <= i + k < n:
+            _keep(x, y, i + k, word, p, scale)
 
 
 @inner
 def _keep(x, y, i, word, p, scale):
     value = load(x, i)
-    u = np.float32(word >> np.uint32(8)) * np.float32(2.0**-24)
+    u = np.float32(np.int32(word >> np.uint32(8))) * np.float32(2.0**-24)
     store(y, i, value * like(scale, value) if u >= np.float32(p) else like(0, value))
 
 

@@ -11,7 +11,7 @@ import math
 from ...device import Array
 from .elementwise import pointer
 from .formats import load, store
-from .functions import exp, like, summing
+from .functions import exp, exp_flushed, like, summing
 from .launch import Kernel, kernel
 from .memory import contiguous
 from .rows import largest, row_grain, sum_row
@@ -22,7 +22,7 @@ def sum_exp(x, i, n, top):
     """sum of e**(x - top) over a row"""
     total = like(0, top)
     for k in range(n):
-        total += exp(load(x, i + k) - top)
+        total += exp_flushed(load(x, i + k) - top)
     return total
 
 
@@ -33,7 +33,7 @@ def _softmax(lo, hi, x, y, n):
         top = largest(x, i, 1, n, load(x, i))
         scale = like(1, top) / sum_exp(x, i, n, top)
         for k in range(n):
-            store(y, i + k, exp(load(x, i + k) - top) * scale)
+            store(y, i + k, exp_flushed(load(x, i + k) - top) * scale)
 
 
 @kernel

@@ -37,7 +37,9 @@ class Checkpoint(Op):
         return {"arrays": [None if x.grad is None else x.grad.array for x in inputs]}
 
 
-def checkpoint(function: Callable[..., Tensor], *inputs: Tensor, generators: Sequence[Generator] = ()) -> Tensor:
+def activation_checkpoint(
+    function: Callable[..., Tensor], *inputs: Tensor, generators: Sequence[Generator] = ()
+) -> Tensor:
     """function(*inputs), keeping only the inputs for backward and computing the rest a second time there.
 
     function: from tensors to one tensor; parameters it reaches get their gradients too. generators: those it draws
