@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pellucid.base.errors import NonFiniteError
-from pellucid.device import Array, reference
+from pellucid.device import Array, HostDevice
 from pellucid.device.cpu import size_class
 from pellucid.tape import Tensor, Trace, describe, kept_bytes, no_grad, tape, trace
 
@@ -51,28 +51,30 @@ def test_describe_an_empty_tape() -> None:
 
 def test_kept_bytes_are_predicted_from_saves() -> None:
     """Leaves count nothing, a buffer kept twice counts once, and the device holds that and not one byte more."""
-    a, b = leaf(np.ones((100, 8))), leaf(np.ones((100, 8)))
+    host = HostDevice("counted", "pellucid.kernels.reference")  # nobody else's memory in its counts
+    a, b = leaf(np.ones((100, 8)), device=host), leaf(np.ones((100, 8)), device=host)
     root = _model(a, b)
     costs = {"a": 0, "b": 0, "y": 100 * 8 * 8}  # the first product keeps leaves, the second the exponential again
     ops = tape(root)
     assert [type(op).saves for op in ops] == [("a", "b"), ("y",), ("a", "b"), ()]
     predicted = sum(costs[name] for op in ops for name in type(op).saves)
     assert kept_bytes(ops) == predicted == 6400
-    held = reference.bytes_in_use
+    held = host.bytes_in_use
     del root, ops
-    assert held - reference.bytes_in_use == size_class(predicted) + size_class(8)  # and the result itself
+    assert held - host.bytes_in_use == size_class(predicted) + size_class(8)  # and the result itself
 
 
 def test_results_that_nobody_saved_are_not_kept() -> None:
     """A sum needs neither its inputs nor its output for backward, so a chain of them holds one result."""
-    a = leaf(np.ones(1000))
-    before = reference.bytes_in_use
+    host = HostDevice("counted", "pellucid.kernels.reference")
+    a = leaf(np.ones(1000), device=host)
+    before = host.bytes_in_use
     y = a
     for _ in range(50):
         y = Sum.apply(y, a)
-    assert reference.bytes_in_use - before == size_class(8000)
+    assert host.bytes_in_use - before == size_class(8000)
     assert kept_bytes(tape(y)) == 0
-    y.backward(leaf(np.ones(1000), grad=False))
+    y.backward(leaf(np.ones(1000), device=host, grad=False))
     assert a.grad is not None
     assert a.grad.tolist() == [51.0] * 1000
 
@@ -209,7 +211,8 @@ def test_nonfinite_forward() -> None:
         model(leaf([1.0, 1000.0]))
     assert str(caught.value) == (
         "Exponential forward: finite inputs gave a number that is not finite; got output (2,) at "
-        f"test_trace.py:{lines[0]} in model. hint: lower the learning rate, clip the gradient, or look at this operation's inputs"
+        f"test_trace.py:{lines[0]} in model. hint: lower the learning rate, clip the gradient, or look at this "
+        "operation's inputs"
     )
 
 

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "--version":
         return _guarded("pellucid", lambda: _print(f"pellucid {version('pellucid')}"), debug=False)
     if command not in COMMANDS:
-        close = difflib.get_close_matches(command, COMMANDS, n=1)
+        close = difflib.get_close_matches(command, (*COMMANDS, "--version", "--help"), n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"the commands are {', '.join(COMMANDS)}"
         what = "unknown option" if command.startswith("-") else "unknown command"
         _complain("pellucid", f"{what} {command!r}. hint: {hint}")

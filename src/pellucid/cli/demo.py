@@ -41,7 +41,12 @@ Examples:
 
 HELD_OUT = 0.05
 SAMPLE_TOKENS = 500
-_SKIPPED = ("test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__", "idle_test")
+# Tests, tables of characters, and what is not the standard library's own.
+_SKIPPED = {
+    *("test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo"),
+    *("encodings", "pydoc_data"),
+    *("site-packages", "dist-packages", "__pycache__"),
+}
 _MOST = 12_000_000  # bytes of source
 _LARGEST = 200_000  # bytes of one file: longer ones are tables
 _TRIAL = 4  # steps the speed is measured on, after one that compiles
@@ -100,7 +105,7 @@ def sources(home: Path) -> Iterator[str]:
     found = [
         file
         for file in home.rglob("*.py")
-        if not set(file.relative_to(home).parts[:-1]) & set(_SKIPPED) and 0 < file.stat().st_size <= _LARGEST
+        if not _SKIPPED.intersection(file.relative_to(home).parts) and 0 < file.stat().st_size <= _LARGEST
     ]
     found.sort(key=lambda file: hashlib.sha256(file.relative_to(home).as_posix().encode()).digest())
     total = 0

@@ -81,7 +81,7 @@ def describe(path: Path, *, tensors: bool = False) -> dict[str, Any]:
 
 
 def _has_type(path: Path) -> bool:
-    """Whether a JSON file says what it is, as a tokenizer does; one that should be a tokenizer and is damaged counts."""
+    """Whether a JSON file says what it is, as a tokenizer does; a damaged tokenizer.json counts."""
     try:
         return isinstance(read_json(path, "JSON").get("type"), str)
     except DataError:

@@ -104,13 +104,10 @@ def evaluate_file(
     seq_len: tokens predicted in a window. max_batches: stop after so many (None: the whole file).
     """
     total, count, index = 0.0, 0, 0
-    while (max_batches is None or index < max_batches) and (batch := tokens.chunk(index, sequences, seq_len + 1)):
+    window = min(seq_len + 1, len(tokens))  # text shorter than a window is one of its own
+    while (max_batches is None or index < max_batches) and (batch := tokens.chunk(index, sequences, window)):
         found = evaluate(model, batch)
         total += found.loss * found.n_targets
         count += found.n_targets
         index += 1
-    if count == 0:  # shorter than one window: the whole of it as one
-        batch = tokens.chunk(0, 1, len(tokens))
-        assert batch is not None
-        return evaluate(model, batch)
     return Evaluation(total / count, count)

@@ -101,7 +101,7 @@ def _forward(
             n = min(size, seen - first)
             # s = scale q k^T
             at, row, step = as_operand(k, b * kb + first * kt + kv_head * kh, kt, kd, n, d, scratch, copy)
-            product(scratch, s, lanes, operand(k, scratch), at, row, step, scratch, turned, lanes, n, lanes, d, False)
+            product(scratch, s, lanes, operand(k, scratch), at, row, step, scratch, turned, lanes, n, lanes, d, 0)
             if causal:
                 hide(scratch, s, first - i0 - tk + tq, n, numbers, -np.inf)
             _soften(scratch, s, n, top, total, out, d if first > 0 else 0)
@@ -112,7 +112,7 @@ def _forward(
                     vstore(scratch, s + i, vload(scratch, s + i) * vload(scratch, keep + i))
             # o += p v
             at, row, step = as_operand(v, b * vb + first * vt + kv_head * vh, vt, vd, n, d, scratch, copy)
-            product(scratch, out, lanes, operand(v, scratch), at, step, row, scratch, s, lanes, d, lanes, n, first > 0)
+            product(scratch, out, lanes, operand(v, scratch), at, step, row, scratch, s, lanes, d, lanes, n, first)
         # o /= total
         _finish(scratch, out, top, total, lse, (b * heads + h) * tq + i0, rows, d if seen > 0 else 0)
         if seen == 0:

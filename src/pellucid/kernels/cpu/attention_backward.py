@@ -18,7 +18,7 @@ from ...device import Array
 from .attention_tiles import aligned, as_operand, fill_keep, hide, memory, product, queries, turn_in, turn_out, widen
 from .formats import load, store
 from .functions import inner, like
-from .lanes import VECTOR, apart, narrow, operand, vexp2, vload, vsplat, vstore, vsum, width
+from .lanes import VECTOR, apart, narrow, operand, still, vexp2, vload, vsplat, vstore, vsum, width
 from .launch import kernel
 
 _KEYS = 64  # of a tile
@@ -124,13 +124,13 @@ def _blocks(
                 # p = exp(scale q k^T - lse)
                 k_at, k_row, k_step = as_operand(k, b * kb + first * kt + kv_head * kh, kt, kd, n, d, scratch, k_copy)
                 k_from = operand(k, scratch)
-                product(scratch, p, lanes, k_from, k_at, k_row, k_step, scratch, q_turned, lanes, n, lanes, d, False)
+                product(scratch, p, lanes, k_from, k_at, k_row, k_step, scratch, q_turned, lanes, n, lanes, d, 0)
                 if causal:
                     hide(scratch, p, first - i0 - tk + tq, n, numbers, -np.inf)
                 # dp = do v^T
                 v_at, v_row, v_step = as_operand(v, b * vb + first * vt + kv_head * vh, vt, vd, n, d, scratch, v_copy)
                 product(
-                    scratch, ds, lanes, operand(v, scratch), v_at, v_row, v_step, scratch, g_turned, lanes, n, lanes, d, False
+                    scratch, ds, lanes, operand(v, scratch), v_at, v_row, v_step, scratch, g_turned, lanes, n, lanes, d, 0
                 )
                 # p m and ds = scale p (m dp - delta)
                 if dropout > 0:
@@ -138,9 +138,9 @@ def _blocks(
                     fill_keep(scratch, keep, low, high, word, tk, rows, first, first + n, dropout)
                 _weights(scratch, p, ds, keep, top, delta, n, scale, dropout > 0)
                 # dv += (p m)^T do,  dk += ds^T q,  dq += ds k
-                product(dv, into, ld, scratch, p, lanes, 1, g_from, g_at, g_ld, n, padded, rows, True)
-                product(dk, into, ld, scratch, ds, lanes, 1, q_from, q_at, q_ld, n, padded, rows, True)
-                product(scratch, dq_turned, lanes, k_from, k_at, k_step, k_row, scratch, ds, lanes, d, lanes, n, first > 0)
+                product(dv, into, ld, scratch, p, lanes, 1, g_from, g_at, g_ld, n, padded, rows, 1)
+                product(dk, into, ld, scratch, ds, lanes, 1, q_from, q_at, q_ld, n, padded, rows, 1)
+                product(scratch, dq_turned, lanes, k_from, k_at, k_step, k_row, scratch, ds, lanes, d, lanes, n, first)
             if seen == 0:
                 for i in range(dq_turned, dq_turned + d * lanes):
                     scratch[i] = 0
@@ -168,6 +168,7 @@ def _dot(x, x0, x_step, y, y0, y_step, n, like_array):
         sums = sums + vload(x, x0 + i) * vload(y, y0 + i)
     total = vsum(sums)
     for i in range(whole, n):
+        still()
         total += load(x, x0 + i * x_step) * load(y, y0 + i * y_step)
     return total
 

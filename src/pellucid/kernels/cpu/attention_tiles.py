@@ -13,7 +13,7 @@ import numpy as np
 from ...device import Array
 from .formats import load, store
 from .functions import inner
-from .lanes import VECTOR, apart, narrow, vbelow, vload, vspread, vsplat, vstore, vtranspose, width
+from .lanes import VECTOR, apart, narrow, still, vbelow, vload, vspread, vsplat, vstore, vtranspose, width
 from .philox import philox
 
 def memory(x: Array) -> Array:
@@ -36,7 +36,7 @@ def aligned(scratch):
 
 @inner
 def product(c, c0, ldc, a, a0, row, step, b, b0, ldb, m, n, k, accumulate):
-    """c = a b, or c += a b where `accumulate`. c: (m, n) from c0 on, rows ldc apart; n a multiple of two vectors.
+    """c = a b, or c += a b where `accumulate` is not 0. c: (m, n) from c0 on, rows ldc apart; n a multiple of two vectors.
     a: (m, k) from a0 on, elements of a row `step` apart, rows `row` apart; b: (k, n), rows ldb apart."""
     apart()
     w = width(c, VECTOR)
@@ -52,7 +52,7 @@ def product(c, c0, ldc, a, a0, row, step, b, b0, ldb, m, n, k, accumulate):
             c_2 = c0 + r2 * ldc + col
             c_3 = c0 + r3 * ldc + col
             x0 = y0 = x1 = y1 = x2 = y2 = x3 = y3 = zero
-            if accumulate:
+            if accumulate != 0:
                 x0 = vload(c, c_0)
                 y0 = vload(c, c_0 + w)
                 x1 = vload(c, c_1)
@@ -103,6 +103,7 @@ def turn_in(to, to0, x, x0, row, step, rows, d, factor):
                 vtranspose(to, to0 + i * lanes + half, lanes, x, x0 + half * row + i, row)
         for l in range(half, half + w):  # noqa: E741
             for i in range(whole if full else 0, d):
+                still()
                 store(to, to0 + i * lanes + l, load(x, x0 + l * row + i * step) if l < rows else 0)
     spread = vsplat(to, factor)
     for i in range(to0, to0 + d * lanes, w):
@@ -122,6 +123,7 @@ def turn_out(y, y0, row, x, x0, rows, d):
                 vtranspose(y, y0 + half * row + i, row, x, x0 + i * lanes + half, lanes)
         for l in range(half, min(half + w, rows)):  # noqa: E741
             for i in range(whole if full else 0, d):
+                still()
                 store(y, y0 + l * row + i, load(x, x0 + i * lanes + l))
 
 
@@ -135,8 +137,10 @@ def widen(to, to0, ld, x, x0, row, step, rows, d):
         for i in range(0, whole, w):
             vstore(to, to0 + r * ld + i, vload(x, x0 + r * row + i))
         for i in range(whole, d):
+            still()
             store(to, to0 + r * ld + i, load(x, x0 + r * row + i * step))
         for i in range(d, ld):
+            still()
             store(to, to0 + r * ld + i, 0)
 
 

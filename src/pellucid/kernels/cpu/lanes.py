@@ -80,6 +80,17 @@ def apart(typing_context):
     return types.void(), generate
 
 
+@intrinsic
+def still(typing_context):
+    """In a loop: leave it as it is written. For the odd elements at an edge, where vectors would be code for nothing."""
+
+    def generate(context, builder, signature, arguments):
+        builder.asm(ir.FunctionType(ir.VoidType(), []), "", "", [], side_effect=True)
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 

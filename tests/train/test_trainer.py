@@ -1,0 +1,195 @@
+"""The loop: stopped and resumed runs against straight ones, what a run leaves behind, and whom it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pellucid.base.errors import CheckpointError, ConfigError, DataError
+from pellucid.checkpoint import latest_checkpoint
+from pellucid.data import TokenFile
+from pellucid.models import TransformerConfig, TransformerLM
+from pellucid.train import (
+    Evaluated,
+    Event,
+    Saved,
+    Stepped,
+    TrainConfig,
+    Trainer,
+    evaluate_file,
+    load_model,
+    read_metrics,
+)
+
+MODEL = TransformerConfig(40, d_model=32, n_layers=1, n_heads=2, max_seq_len=16, dropout=0.1, seed=4)
+TRAIN = TrainConfig(
+    steps=12,
+    sequences=4,
+    seq_len=16,
+    accumulate=2,
+    warmup=3,
+    eval_every=5,
+    eval_batches=1,
+    save_every=4,
+    keep=2,
+    seed=9,
+)
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> TokenFile:
+    TokenFile.write(tmp_path / "tokens.bin", np.random.default_rng(0).integers(0, 40, 2000))
+    return TokenFile.open(tmp_path / "tokens.bin", seed=9)
+
+
+def trainer(tokens: TokenFile, folder: Path, config: TrainConfig = TRAIN, **options: object) -> Trainer:
+    folder.mkdir(exist_ok=True)
+    train, held_out = tokens.split(0.9)
+    return Trainer(TransformerLM(MODEL), train, config, held_out=held_out, folder=folder, **options)  # type: ignore[arg-type]
+
+
+def weights(t: Trainer) -> dict[str, np.ndarray]:
+    return {name: p.detach().numpy().copy() for name, p in t.model.named_parameters()}
+
+
+def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    return [(m["step"], m["loss"]) for m in read_metrics(folder / "metrics.jsonl") if "loss" in m]
+
+
+@pytest.mark.parametrize("stop_after", [1, 4, 6, 11])
+def test_a_stopped_and_resumed_run_equals_the_straight_one(tokens: TokenFile, tmp_path: Path, stop_after: int) -> None:
+    straight = trainer(tokens, tmp_path / "a")
+    straight.run()
+
+    def stop(event: Event) -> None:
+        if isinstance(event, Stepped) and event.step == stop_after:
+            first.stop()
+
+    first = trainer(tokens, tmp_path / "b", on_event=stop)
+    assert first.run().stopped
+    second = trainer(tokens, tmp_path / "b")
+    assert second.resume()
+    assert second.step == stop_after
+    result = second.run()
+    assert not result.stopped
+    assert same(weights(straight), weights(second))
+    assert losses(tmp_path / "a") == losses(tmp_path / "b")
+    assert result.held_out_loss == straight.held_out_loss
+
+
+def test_a_run_cut_off_between_checkpoints_equals_the_straight_one(tokens: TokenFile, tmp_path: Path) -> None:
+    straight = trainer(tokens, tmp_path / "a")
+    straight.run()
+
+    class Cut(Exception):
+        pass
+
+    def cut(event: Event) -> None:
+        if isinstance(event, Stepped) and event.step == 7:
+            raise Cut
+
+    with pytest.raises(Cut):
+        trainer(tokens, tmp_path / "b", on_event=cut).run()
+    second = trainer(tokens, tmp_path / "b")
+    assert second.resume()
+    assert second.step == 4
+    second.run()
+    assert same(weights(straight), weights(second))
+    assert losses(tmp_path / "a") == losses(tmp_path / "b")
+
+
+def test_without_a_checkpoint_there_is_nothing_to_resume(tokens: TokenFile, tmp_path: Path) -> None:
+    assert not trainer(tokens, tmp_path / "a").resume()
+
+
+def test_a_loaded_model_is_the_trained_one_bit_for_bit(tokens: TokenFile, tmp_path: Path) -> None:
+    t = trainer(tokens, tmp_path / "a")
+    result = t.run()
+    model, checkpoint = load_model(tmp_path / "a")
+    assert checkpoint.state["step"] == 12
+    assert same(weights(t), {name: p.detach().numpy() for name, p in model.named_parameters()})
+    assert t.held_out is not None
+    found = evaluate_file(model, t.held_out, sequences=4, seq_len=16)
+    assert found.loss == result.held_out_loss == t.held_out_loss
+
+
+def test_events_and_metrics_tell_the_same_story(tokens: TokenFile, tmp_path: Path) -> None:
+    events: list[Event] = []
+    trainer(tokens, tmp_path / "a", on_event=events.append, peak=1e11).run()
+    steps = [e for e in events if isinstance(e, Stepped)]
+    assert [e.step for e in steps] == list(range(1, 13))
+    assert all(e.tokens == 64 and e.share_of_peak and e.share_of_peak > 0 for e in steps)
+    assert [(e.step, e.loss) for e in steps] == losses(tmp_path / "a")
+    assert [(e.step, e.whole) for e in events if isinstance(e, Evaluated)] == [(5, False), (10, False), (12, True)]
+    assert [e.step for e in events if isinstance(e, Saved)] == [0, 4, 8, 12]
+    assert sorted(p.name for p in (tmp_path / "a" / "checkpoints").iterdir()) == ["step-00000008", "step-00000012"]
+    newest = latest_checkpoint(tmp_path / "a")
+    assert newest is not None
+    assert newest.name == "step-00000012"
+
+
+def test_samples_are_asked_for_and_leave_the_run_as_it_was(tokens: TokenFile, tmp_path: Path) -> None:
+    plain = trainer(tokens, tmp_path / "a")
+    plain.run()
+    sampled: list[int] = []
+
+    def sample(model: TransformerLM, step: int) -> str:
+        sampled.append(step)
+        return "text"
+
+    other = trainer(tokens, tmp_path / "b", sample=sample)
+    other.config = replace(TRAIN, sample_every=5)
+    other.run()
+    assert sampled == [5, 10]
+    assert same(weights(plain), weights(other))
+
+
+def test_another_configuration_is_refused(tokens: TokenFile, tmp_path: Path) -> None:
+    trainer(tokens, tmp_path / "a").run()
+    other = trainer(tokens, tmp_path / "a", replace(TRAIN, learning_rate=0.5))
+    before = weights(other)
+    with pytest.raises(CheckpointError, match="a checkpoint of another training configuration"):
+        other.resume()
+    assert same(before, weights(other))
+    assert other.step == 0
+
+
+def test_a_corpus_shorter_than_a_window_is_refused(tokens: TokenFile, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the window is longer than the tokens"):
+        Trainer(TransformerLM(MODEL), tokens.part(0, 16), TRAIN).run()
+
+
+def test_a_cut_metrics_line_is_left_out_and_a_foreign_one_refused(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
+    assert read_metrics(path) == [{"step": 1, "loss": 2.0}]
+    path.write_text("hello\n")
+    with pytest.raises(DataError, match=r"line 1 is not a record of a run; got b'hello'"):
+        read_metrics(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, "TrainConfig: steps must be at least 1; got 0"),
+        ({"eval_every": 0}, "TrainConfig: eval_every must be at least 1; got 0. hint: None switches it off"),
+        ({"accumulate": 9}, "TrainConfig: more micro-batches than sequences; got accumulate 9, sequences 4"),
+        ({"max_norm": 0.0}, "TrainConfig: max_norm must be positive; got 0.0. hint: None switches clipping off"),
+        ({"warmup": -1}, "TrainConfig: warmup is negative; got -1"),
+        (
+            {"learning_rate": 0.0},
+            "Schedule: rates out of order; got peak 0.0, floor 0.0, expected 0 <= floor <= peak, peak > 0",
+        ),
+    ],
+)
+def test_impossible_configurations(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        replace(TRAIN, **changes)  # type: ignore[arg-type]
+    assert str(error.value) == message
