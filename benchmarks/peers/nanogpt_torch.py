@@ -5,8 +5,6 @@ The model is the GPT-2 block without biases or dropout (Radford et al. 2019), tr
 source of randomness can be handed in: `build` takes initial weights as NumPy arrays and `run` takes the batches and the
 learning rates, and another implementation given the same three must show the same losses.
 
-Weights are named as in published GPT-2 checkpoints; matrices have PyTorch's layout, (outputs, inputs).
-
 As a program: `python -m benchmarks.peers.nanogpt_torch --data FILE --json` prints one line of JSON on stdout, progress
 on stderr.
 """
@@ -15,13 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -29,63 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Weights = dict[str, np.ndarray]
-Batch = tuple[np.ndarray, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """The whole recipe. Lengths in tokens; `decay` acts on matrices and embeddings only."""
-
-    layers: int = 4
-    heads: int = 4
-    width: int = 128
-    context: int = 64
-    batch: int = 12
-    iterations: int = 2000
-    warmup: int = 100
-    peak: float = 1e-3
-    floor: float = 1e-4
-    betas: tuple[float, float] = (0.9, 0.99)
-    eps: float = 1e-8
-    decay: float = 0.1
-    clip: float = 1.0
-    deviation: float = 0.02
-    norm_eps: float = 1e-5
-    evaluate_every: int = 250
-    evaluate_batches: int = 20
-
-    def rate(self, iteration: int) -> float:
-        """Learning rate of an iteration, counted from 0: linear to `peak` over `warmup`, then a cosine to `floor`."""
-        if iteration < self.warmup:
-            return self.peak * (iteration + 1) / self.warmup
-        done = min((iteration - self.warmup) / max(self.iterations - self.warmup, 1), 1.0)
-        return self.floor + 0.5 * (1.0 + math.cos(math.pi * done)) * (self.peak - self.floor)
-
-
-# ---- the corpus ------------------------------------------------------------------------------------------------------
-
-
-def characters(text: str) -> tuple[np.ndarray, list[str]]:
-    """Ids of a text under the vocabulary of its distinct characters in code point order, and that vocabulary."""
-    vocabulary = sorted(set(text))
-    number = {c: i for i, c in enumerate(vocabulary)}
-    return np.fromiter((number[c] for c in text), dtype=np.int64, count=len(text)), vocabulary
-
-
-def split(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first nine tenths for training, the rest for validation."""
-    at = int(0.9 * len(ids))
-    return ids[:at], ids[at:]
-
-
-def random_batches(ids: np.ndarray, recipe: Recipe, generator: np.random.Generator) -> Iterator[Batch]:
-    """Windows at uniformly random offsets, without end: inputs and targets, both (batch, context)."""
-    offsets = np.arange(recipe.context)
-    while True:
-        rows = generator.integers(len(ids) - recipe.context, size=recipe.batch)[:, None] + offsets
-        yield ids[rows], ids[rows + 1]
-
+from ..recipe import Batch, Recipe, Weights, characters, initial_weights, random_batches, split, windows
 
 # ---- the model -------------------------------------------------------------------------------------------------------
 
@@ -153,21 +94,6 @@ class GPT(nn.Module):
         return F.linear(self.ln_f(x), self.wte.weight)
 
 
-def initial_weights(recipe: Recipe, vocabulary: int, *, seed: int) -> Weights:
-    """Normal with deviation 0.02, projections into the residual stream by 1/sqrt(2 layers) less, norms one."""
-    generator = np.random.default_rng(seed)
-    weights: Weights = {}
-    for name, parameter in GPT(recipe, vocabulary).named_parameters():
-        if parameter.dim() == 1:
-            weights[name] = np.ones(tuple(parameter.shape), dtype=np.float32)
-            continue
-        deviation = recipe.deviation
-        if name.endswith("c_proj.weight"):
-            deviation /= math.sqrt(2 * recipe.layers)
-        weights[name] = (deviation * generator.standard_normal(tuple(parameter.shape))).astype(np.float32)
-    return weights
-
-
 def build(recipe: Recipe, weights: Weights) -> GPT:
     """The model with exactly these weights; they give the vocabulary's size. Raises RuntimeError on a mismatch."""
     model = GPT(recipe, len(weights["wte.weight"]))
@@ -226,18 +152,30 @@ def estimate(model: GPT, batches: Iterator[Batch], recipe: Recipe) -> float:
 
 
 @torch.no_grad()
-def exact_loss(model: GPT, ids: np.ndarray, recipe: Recipe, *, rows: int = 64) -> float:
-    """Mean loss over every token of `ids` but the first, each predicted once, nats/token: windows of one context lie
-    behind one another (the target of a window's last place is the next window's first token), the last may be short."""
-    total, last = 0.0, len(ids) - 1
-    whole = last // recipe.context * recipe.context
-    inputs, targets = (ids[i : i + whole].reshape(-1, recipe.context) for i in (0, 1))
-    for first in range(0, len(inputs), rows):
-        batch = inputs[first : first + rows], targets[first : first + rows]
-        total += loss_of(model, batch).item() * batch[0].size
-    if whole < last:
-        total += loss_of(model, (ids[None, whole:last], ids[None, whole + 1 :])).item() * (last - whole)
-    return total / last
+def exact_loss(model: GPT, ids: np.ndarray, recipe: Recipe) -> float:
+    """Mean loss over every token of `ids` but the first, each predicted once, in `windows`; nats/token."""
+    total = sum(loss_of(model, batch).item() * batch[0].size for batch in windows(ids, recipe.context))
+    return total / (len(ids) - 1)
+
+
+class PyTorch:
+    """Model and optimizer of the recipe, from exactly these weights: the interface that benchmarks and tests drive."""
+
+    name = "torch"
+
+    def __init__(self, recipe: Recipe, weights: Weights) -> None:
+        self.recipe = recipe
+        self.model = build(recipe, weights)
+        self.optimizer = optimizer_of(self.model, recipe)
+
+    def step(self, batch: Batch, *, rate: float) -> float:
+        """One training step; the loss before it, nats/token."""
+        return step(self.model, self.optimizer, batch, rate=rate, clip=self.recipe.clip)
+
+    @torch.no_grad()
+    def loss(self, batch: Batch) -> float:
+        """Mean loss of a batch, nats/token; nothing is trained."""
+        return loss_of(self.model, batch).item()
 
 
 # ---- the program -----------------------------------------------------------------------------------------------------

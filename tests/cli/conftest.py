@@ -44,7 +44,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A text file of 17 different characters."""
+    """A text file of 16 different characters."""
     path = tmp_path_factory.mktemp("corpus") / "night.txt"
     path.write_text(text(), encoding="utf-8")
     return path

@@ -232,7 +232,10 @@ def _shapes() -> list[Case]:
         "no list": (slice(None), []),
     }
     return [
-        *(Case(f"getitem {name}", lambda x, k=k: x[k], (x,), lambda x, k=k: x[_numpy_key(k)]) for name, k in keys.items()),
+        *(
+            Case(f"getitem {name}", lambda x, k=k: x[k], (x,), lambda x, k=k: x[_numpy_key(k)])
+            for name, k in keys.items()
+        ),
         Case("getitem tensor", lambda x, i: x[i], (x, np.array([[1, 0], [1, 1]])), lambda x, i: x[i]),
         Case("getitem tensor on axis 2", lambda x, i: x[..., i], (x, rows), lambda x, i: x[..., i]),
         Case("reshape", lambda x: x.reshape(6, -1), (x,), lambda x: x.reshape(6, 4)),
@@ -371,7 +374,11 @@ def _fused() -> list[Case]:
             smooth=False,
         ),
         Case("activation_checkpoint", block, (normal(3, 4), normal(4, 4))),
-        Case("activation_checkpoint of one input used twice", lambda x: ops.activation_checkpoint(lambda a, b: a * b, x, x), (normal(3),)),
+        Case(
+            "activation_checkpoint of one input used twice",
+            lambda x: ops.activation_checkpoint(lambda a, b: a * b, x, x),
+            (normal(3),),
+        ),
     ]
 
 

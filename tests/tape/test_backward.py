@@ -66,6 +66,16 @@ def test_gradient_lies_like_its_leaf() -> None:
     assert not a.grad.requires_grad
 
 
+def test_gradients_share_no_memory() -> None:
+    """Not with each other, though a sum hands one array to both of its inputs, and not with the gradient given."""
+    a, b, c, given = leaf([1.0, 2.0]), leaf([1.0, 2.0]), leaf([3.0, 4.0]), leaf([5.0, 6.0], grad=False)
+    Sum.apply(a, b).backward(given)
+    c.backward(given)
+    buffers = {id(x.array.buffer) for x in (a.grad, b.grad, c.grad, given) if x is not None}
+    assert len(buffers) == 4
+    np.testing.assert_array_equal(numbers(c.grad), [5.0, 6.0])
+
+
 def test_given_gradient() -> None:
     a = leaf([2.0, 3.0])
     Product.apply(a, a).backward(leaf([1.0, 10.0], grad=False))

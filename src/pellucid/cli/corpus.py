@@ -62,7 +62,12 @@ def choose_tokenizer(wanted: str, corpus: Path) -> Tokenizer:
 def write_tokens(target: Path, corpus: Path, tokenizer: Tokenizer) -> TokenFile:
     """The corpus as ids, encoded in constant memory, or copied where it is ids already."""
     if not is_token_file(corpus):
-        return write_texts(target, documents(corpus), tokenizer)
+        try:
+            return write_texts(target, documents(corpus), tokenizer)
+        except DataError as error:
+            if not error.where.startswith("document"):
+                raise
+            raise DataError(f"{corpus}: {error.where}", error.what) from error
     with reading(corpus):
         pass
     try:

@@ -22,7 +22,7 @@ from ..base.errors import ConfigError, DataError
 from ..data import TokenFile, documents
 from ..models import TransformerConfig, TransformerLM
 from ..text import END_OF_TEXT, ByteTokenizer
-from ..train import TrainConfig, Trainer
+from ..train import Event, Stepped, TrainConfig, Trainer
 from .app import run_command
 from .corpus import write_texts
 from .output import Output, duration, note
@@ -39,7 +39,7 @@ Examples:
   pellucid demo
   pellucid demo --minutes 20                 the same with more patience, and a better model"""
 
-HELD_OUT = 0.05
+HELD_OUT = 0.02
 SAMPLE_TOKENS = 500
 # Tests, tables of characters, and what is not the standard library's own.
 _SKIPPED = {
@@ -49,9 +49,10 @@ _SKIPPED = {
 }
 _MOST = 12_000_000  # bytes of source
 _LARGEST = 200_000  # bytes of one file: longer ones are tables
-_TRIAL = 4  # steps the speed is measured on, after one that compiles
+_TRIAL = (5, 6.0)  # the speed is measured on this many steps at least, for this many s, after the step that compiles
 _STEPS = (40, 20_000)
-_RESERVE = 25.0  # s for the first compilation of what comes after the trial, evaluation, checkpoints and the sample
+_EVALUATIONS, _BATCHES = 5, 8  # on the way, each over so many batches
+_RESERVE = 15.0  # s for checkpoints, the curve, the sample, and what is compiled only after the trial
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,13 @@ def run(arguments: list[str]) -> int:
         tokenizer.save(folder / TOKENIZER)
         tokens = write_texts(folder / TOKENS, sources(home), tokenizer)
         model = TransformerConfig(tokenizer.vocab_size, precision=best_precision())  # type: ignore[arg-type]
-        train = TrainConfig(seq_len=model.max_seq_len)
-        split(tokens, HELD_OUT, train.seq_len, name=str(home))
+        train = TrainConfig(sequences=8, seq_len=model.max_seq_len, learning_rate=2e-3)
+        _, held_out = split(tokens, HELD_OUT, train.seq_len, name=str(home))
+        assert held_out is not None
         note("measuring the speed of this machine (the first time, kernels are compiled for it now)")
         seconds = seconds_per_step(model, train, tokens)
         left = 60 * options.minutes - (time.perf_counter() - start) - _RESERVE
-        steps = min(max(int(left / seconds), _STEPS[0]), _STEPS[1])
+        steps = steps_in(left, seconds, train, len(held_out))
         note(f"{seconds:.2f} s a step: {steps:,} steps fit into the {duration(60 * options.minutes)} this demo takes")
         train = adapted(train, steps)
         config = RunConfig("pellucid run", 1, str(home), HELD_OUT, tokenizer.fingerprint(), SAMPLE_TOKENS, model, train)
@@ -121,18 +123,34 @@ def sources(home: Path) -> Iterator[str]:
 
 def seconds_per_step(model: TransformerConfig, train: TrainConfig, tokens: TokenFile) -> float:
     """Time of a training step, measured on a model that is thrown away."""
-    short = replace(train, steps=_TRIAL + 1, eval_every=None, save_every=None)
     times: list[float] = []
-    Trainer(
-        TransformerLM(model), tokens, short, on_event=lambda event: times.append(getattr(event, "seconds", 0.0))
-    ).run()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Stepped):
+            times.append(event.seconds)
+            if len(times) > _TRIAL[0] and sum(times[1:]) > _TRIAL[1]:
+                trainer.stop()
+
+    endless = replace(train, steps=10**6, eval_every=None, save_every=None)
+    trainer = Trainer(TransformerLM(model), tokens, endless, on_event=on_event)
+    trainer.run()
     return median(times[1:])
+
+
+def steps_in(seconds: float, per_step: float, train: TrainConfig, held_out: int) -> int:
+    """How many steps fit into `seconds` s, evaluations on `held_out` tokens included: a forward pass alone costs a
+    third of a step."""
+    whole = held_out / (train.sequences * train.seq_len)
+    evaluation = (whole + _EVALUATIONS * _BATCHES) * per_step / 3
+    return min(max(int((seconds - evaluation) / per_step), _STEPS[0]), _STEPS[1])
 
 
 def adapted(train: TrainConfig, steps: int) -> TrainConfig:
     """The training fitted to a number of steps: warm-up and evaluations at the same shares of the run."""
-    every = max(steps // 5, 10)
-    return replace(train, steps=steps, warmup=max(steps // 10, 1), eval_every=every, save_every=every, eval_batches=8)
+    every = max(steps // _EVALUATIONS, 10)
+    return replace(
+        train, steps=steps, warmup=max(steps // 10, 1), eval_every=every, save_every=every, eval_batches=_BATCHES
+    )
 
 
 def _next(folder: Path, seconds: float) -> str:

@@ -76,7 +76,7 @@ def _error(box: str, cls: type[Any], command: str) -> ConfigError:
     if found := re.match(r"Error parsing (\S+): (.*)", text):
         return ConfigError(found[1], _plain(found[2]), hint=help)
     if found := re.match(r"invalid choice (.*) for argument '(\S+)'\. Expected one of \((.*)\)", text):
-        choices = sorted(c for c in found[3].strip(", ").split(", "))
+        choices = sorted(set(found[3].strip(", ").split(", ")) - {"'None'"})
         return ConfigError(found[2], "not one of the choices", got=found[1], expected=", ".join(choices))
     if found := re.match(r"Missing value for argument '(\S+)'", text):
         return ConfigError(found[1], "no value given", hint=help)

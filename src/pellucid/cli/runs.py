@@ -157,11 +157,7 @@ def _made(name: str) -> tuple[Path, bool]:
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            if HOME.is_dir():
-                continue
-            raise ConfigError(
-                str(HOME), "cannot hold run folders: it is a file", hint="choose a folder with --out"
-            ) from None
+            continue
         except OSError as error:
             hint = "choose a folder with --out"
             raise ConfigError(str(folder), f"cannot be made: {reason(error)}", hint=hint) from error

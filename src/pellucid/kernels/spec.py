@@ -32,7 +32,7 @@ class Tolerance:
 
 
 #: Unit roundoff: the largest relative error of one rounding to nearest.
-ROUNDOFF = {dtypes.float64: 2.0**-53, dtypes.float32: 2.0**-24, dtypes.float16: 2.0**-11, dtypes.bfloat16: 2.0**-9}
+ROUNDOFF = {dtypes.float64: 2.0**-53, dtypes.float32: 2.0**-24, dtypes.float16: 2.0**-11, dtypes.bfloat16: 2.0**-8}
 
 #: Smallest positive number: what a result may differ by when it is rounded among the denormals.
 TINY = {dtypes.float64: 2.0**-1074, dtypes.float32: 2.0**-149, dtypes.float16: 2.0**-24, dtypes.bfloat16: 2.0**-133}
@@ -64,7 +64,7 @@ def tolerance(kind: str, dtype: DType) -> Tolerance:
 
 @dataclass(frozen=True)
 class Argument:
-    """kind: "array", "array?" (None is allowed), "arrays" (a list), "int", "float", "bool", "dtype", "dtype?" or "axes"."""
+    """kind: "array", "array?" (or None), "arrays" (a list), "int", "float", "bool", "dtype", "dtype?" or "axes"."""
 
     name: str
     kind: str
@@ -76,7 +76,8 @@ class Kernel:
     """One row.
 
     arguments: in order; those after `*` keyword-only.
-    dtypes: element types of the first array (of the first list) the kernel takes; `family` is the module of `reference`.
+    family: the module of `reference` with the definition.
+    dtypes: element types the first array may have.
     writes: the names of arguments written in place.
     """
 

@@ -1,9 +1,11 @@
 """Differentiable operations: forward and backward side by side, one family a file, computed by the device's kernels."""
 
 from . import bind  # noqa: F401 - binds the operators of Tensor
+from .activation import dropout, gelu, relu, sigmoid, silu, tanh
 from .activation_checkpoint import activation_checkpoint
 from .attention import attention, rope
 from .common import cast
+from .compare import eq, ge, gt, le, logical_and, logical_not, logical_or, lt, ne
 from .create import arange, from_numpy, full, ones, rand, randn, tensor, zeros
 from .feedforward import swiglu
 from .index import embedding, getitem, pick
@@ -16,32 +18,17 @@ from .pointwise import (
     clip,
     cos,
     div,
-    dropout,
-    eq,
     exp,
-    ge,
-    gelu,
-    gt,
-    le,
     log,
-    logical_and,
-    logical_not,
-    logical_or,
-    lt,
     masked_fill,
     maximum,
     minimum,
     mul,
-    ne,
     neg,
     pow,
-    relu,
-    sigmoid,
-    silu,
     sin,
     sqrt,
     sub,
-    tanh,
     where,
 )
 from .reduce import argmax, cumsum, log_softmax, logsumexp, max, mean, min, mse_loss, softmax, sum, var

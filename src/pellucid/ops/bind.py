@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..base.errors import ShapeError
-from ..tape import Tensor
-from . import common, index, pointwise, reduce, shape
+from ..tape import Tensor, dlpack_device, to_dlpack
+from . import activation, common, compare, index, pointwise, reduce, shape
 from .matmul import matmul
 
 
@@ -34,15 +34,15 @@ METHODS: dict[str, Any] = {
     "__matmul__": matmul,
     "__neg__": pointwise.neg,
     "__abs__": pointwise.abs,
-    "__eq__": pointwise.eq,
-    "__ne__": pointwise.ne,
-    "__lt__": pointwise.lt,
-    "__le__": pointwise.le,
-    "__gt__": pointwise.gt,
-    "__ge__": pointwise.ge,
-    "__and__": pointwise.logical_and,
-    "__or__": pointwise.logical_or,
-    "__invert__": pointwise.logical_not,
+    "__eq__": compare.eq,
+    "__ne__": compare.ne,
+    "__lt__": compare.lt,
+    "__le__": compare.le,
+    "__gt__": compare.gt,
+    "__ge__": compare.ge,
+    "__and__": compare.logical_and,
+    "__or__": compare.logical_or,
+    "__invert__": compare.logical_not,
     "__getitem__": index.getitem,
     "__iter__": _iterate,
     "exp": pointwise.exp,
@@ -50,9 +50,9 @@ METHODS: dict[str, Any] = {
     "sqrt": pointwise.sqrt,
     "sin": pointwise.sin,
     "cos": pointwise.cos,
-    "tanh": pointwise.tanh,
-    "sigmoid": pointwise.sigmoid,
-    "relu": pointwise.relu,
+    "tanh": activation.tanh,
+    "sigmoid": activation.sigmoid,
+    "relu": activation.relu,
     "abs": pointwise.abs,
     "clip": pointwise.clip,
     "masked_fill": pointwise.masked_fill,
@@ -77,6 +77,8 @@ METHODS: dict[str, Any] = {
     "contiguous": shape.contiguous,
     "clone": shape.clone,
     "cast": common.cast,
+    "__dlpack__": to_dlpack,
+    "__dlpack_device__": dlpack_device,
 }
 
 for _name, _function in METHODS.items():

@@ -190,7 +190,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             raise DeviceError("backward", "the gradient is on another device", got=got, expected=expected)
         seed = gradient.array
     if root.op is None:
-        _accumulate(root, seed)
+        _accumulate(root, seed, shared=gradient is not None)
         return
     ops = tape(root)
     pending: dict[int, Array] = {root.op.sequence: seed}
@@ -209,7 +209,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
                 shape = x.output_shape if isinstance(x, Op) else x.shape
                 assert dx.shape == shape, f"{type(op).__name__}: gradient {dx.shape} for {shape}"
                 if not isinstance(x, Op):
-                    _accumulate(x, dx)
+                    _accumulate(x, dx, shared=dx.buffer is dy.buffer)
                 elif x.sequence in pending:
                     pending[x.sequence] = op.kernels.add(pending[x.sequence], dx)
                 else:
@@ -220,9 +220,10 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
         state.recording = recording
 
 
-def _accumulate(leaf: Tensor, dx: Array) -> None:
+def _accumulate(leaf: Tensor, dx: Array, *, shared: bool) -> None:
+    """Adds to the gradient of a leaf, which is then its own contiguous memory: optimizers and users may change it."""
     if leaf.grad is not None:
         dx = leaf.device.kernels.add(leaf.grad.array, dx)
-    elif not dx.is_contiguous:  # optimizers take gradients that lie like their parameters
+    elif shared or not dx.is_contiguous:
         dx = leaf.device.kernels.copy(dx)
     leaf.grad = Tensor(dx)

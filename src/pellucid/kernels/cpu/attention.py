@@ -21,18 +21,19 @@ import numpy as np
 from ...base import dtypes
 from ...device import Array
 from .attention_backward import attention_backward
-from .attention_tiles import aligned, as_operand, fill_keep, hide, memory, product, queries, turn_in, turn_out
+from .attention_tiles import aligned, as_operand, fill, fill_keep, hide, memory, product, queries, turn_in, turn_out, widen
 from .formats import load, store
 from .functions import exp, inner, like
-from .lanes import VECTOR, apart, operand, vbelow, vexp2, vhighest, vload, vmax, vsplat, vspread, vstore, vsum, width
+from .lanes import VECTOR, apart, operand, store_sums, vbelow, vexp2, vhighest, vload, vload_part, vmax, vsplat, vspread, vstore, vsum, width
 from .launch import kernel
-from .philox import philox
 from .rope import rope
 
 __all__ = ["attention", "attention_backward", "rope"]
 
 _KEYS = 128  # of a tile
-_CHUNK = 256  # keys of a decoding item
+_TILE = 64  # keys of a tile in decoding
+_SPAN = 512  # keys that an item of decoding takes at least
+_ITEMS = 16  # of decoding wanted, for the threads to share
 _GRAIN = 1 << 17  # keys times features of a chunk
 _LOG2E = 1 / math.log(2)
 _LN2 = math.log(2)
@@ -52,10 +53,13 @@ def attention(
     strides = (*q.strides, *k.strides, *v.strides)
     random = (dropout, seed & 0xFFFFFFFF, seed >> 32, counter)
     if tq == 1:
-        chunks = max(1, -(-tk // _CHUNK))
-        parts = q.device.empty((batch * kv_heads * chunks, groups, d + 2), precise)
-        _decode(batch * kv_heads * chunks, 1, memory(q), memory(k), memory(v), memory(parts), *shape, *strides, scale, *random)
-        _merge(batch * heads, 16, memory(parts), memory(o), memory(lse), chunks, groups, kv_heads, d)
+        span = max(_SPAN, -(-tk // -(-_ITEMS // max(1, batch * kv_heads))))
+        chunks = max(1, -(-tk // span))
+        arrays = memory(q), memory(k), memory(v), memory(o), memory(lse)
+        parts = arrays[4] if chunks == 1 else memory(q.device.empty((batch * heads * chunks * (d + 2),), precise))
+        _decode(batch * kv_heads * chunks, 1, *arrays, parts, span, *shape, *strides, scale, *random)
+        if chunks > 1:
+            _merge(batch * heads, 16, parts, *arrays[3:], chunks, groups, kv_heads, d)
     else:
         blocks = -(-tq // (VECTOR // precise.itemsize * 2))
         grain = max(1, _GRAIN // max(1, min(tk, 2 * _KEYS) * d))
@@ -77,6 +81,7 @@ def _forward(
     """Items: (batch, key/value head, block of queries from the last, query head of the group)."""
     heads, lanes = groups * kv_heads, queries(lse)
     blocks, size = (tq + lanes - 1) // lanes, max(1, min(tk, _KEYS))
+    new = np.int64(0)  # for `product`: a literal would compile another one
     scratch = np.empty((2 * d + 3 + 2 * size) * lanes + 2 * size * d + 16, lse.dtype)
     turned = aligned(scratch)
     out, s = turned + d * lanes, turned + 2 * d * lanes
@@ -94,14 +99,13 @@ def _forward(
         rows = min(lanes, tq - i0)
         seen = max(0, min(tk, i0 + rows + tk - tq)) if causal else tk
         turn_in(scratch, turned, q, b * qb + i0 * qt + h * qh, qt, qd, rows, d, scale * _LOG2E)
-        for l in range(lanes):  # noqa: E741
-            scratch[top + l] = -np.inf
-            scratch[total + l] = 0
+        fill(scratch, top, lanes, -np.inf)
+        fill(scratch, total, lanes, 0)
         for first in range(0, seen, size):
             n = min(size, seen - first)
             # s = scale q k^T
             at, row, step = as_operand(k, b * kb + first * kt + kv_head * kh, kt, kd, n, d, scratch, copy)
-            product(scratch, s, lanes, operand(k, scratch), at, row, step, scratch, turned, lanes, n, lanes, d, 0)
+            product(scratch, s, lanes, operand(k, scratch), at, row, step, scratch, turned, lanes, n, lanes, d, new)
             if causal:
                 hide(scratch, s, first - i0 - tk + tq, n, numbers, -np.inf)
             _soften(scratch, s, n, top, total, out, d if first > 0 else 0)
@@ -116,8 +120,7 @@ def _forward(
         # o /= total
         _finish(scratch, out, top, total, lse, (b * heads + h) * tq + i0, rows, d if seen > 0 else 0)
         if seen == 0:
-            for i in range(out, out + d * lanes):
-                scratch[i] = 0
+            fill(scratch, out, d * lanes, 0)
         turn_out(o, ((b * tq + i0) * heads + h) * d, heads * d, scratch, out, rows, d)
 
 
@@ -165,116 +168,159 @@ def _finish(x, out, top, total, lse, lse0, rows, d):
 
 @kernel
 def _decode(
-    lo, hi, q, k, v, parts, groups, kv_heads, tq, tk, d, qb, qt, qh, qd, kb, kt, kh, kd, vb, vt, vh, vd, scale, dropout,
-    low, high, counter,
+    lo, hi, q, k, v, o, lse, parts, span, groups, kv_heads, tq, tk, d, qb, qt, qh, qd, kb, kt, kh, kd, vb, vt, vh, vd, scale,
+    dropout, low, high, counter,
 ):  # fmt: skip
-    """Items: (batch, key/value head, chunk of keys). A part is the maximum, the sum and the output of one head."""
-    w = width(parts, VECTOR)
-    chunks = max(1, (tk + _CHUNK - 1) // _CHUNK)
-    scratch = np.empty(groups * (d + _CHUNK) + 16, parts.dtype)
-    s = aligned(scratch)
-    scaled = s + groups * _CHUNK
+    """Items: (batch, key/value head, chunk of `span` keys). Where one chunk holds all keys, o and lse; else, in a row
+    of `parts` for each head of the group, maximum, sum and output."""
+    w = width(lse, VECTOR)
+    heads, chunks, padded = groups * kv_heads, max(1, (tk + span - 1) // span), (d + w - 1) // w * w
+    scratch = np.empty(groups * (2 * padded + 2) + _TILE * (padded + queries(lse) + 1) + 16, lse.dtype)
+    scaled = aligned(scratch)
+    out = scaled + groups * padded
+    s = out + groups * padded
+    copy = s + _TILE
+    keep = copy + _TILE * padded
+    top = keep + _TILE * queries(lse)
     for item in range(lo, hi):
         chunk, rest = item % chunks, item // chunks
         b, kv_head = rest // kv_heads, rest % kv_heads
-        first = chunk * _CHUNK
-        n = min(_CHUNK, tk - first)
-        padded = (n + w - 1) // w * w
+        h, end = kv_head * groups, min(tk, (chunk + 1) * span)
+        widen(scratch, scaled, padded, q, b * qb + h * qh, qh, qd, groups, d)
+        for i in range(scaled, scaled + groups * padded, w):
+            vstore(scratch, i, vload(scratch, i) * vsplat(scratch, scale * _LOG2E))
+        fill(scratch, out, groups * padded, 0)
         for g in range(groups):
-            at = b * qb + (kv_head * groups + g) * qh
-            for i in range(d):
-                store(scratch, scaled + g * d + i, load(q, at + i * qd) * (scale * _LOG2E))
-        # s = scale q k^T
-        whole = d // w * w if kd == 1 else 0
-        for j in range(n):
-            at = b * kb + (first + j) * kt + kv_head * kh
+            store(scratch, top + 2 * g, -np.inf)
+            store(scratch, top + 2 * g + 1, 0)
+        for first in range(chunk * span, end, _TILE):
+            n = min(_TILE, end - first)
+            k0, v0 = b * kb + first * kt + kv_head * kh, b * vb + first * vt + kv_head * vh
             for g in range(groups):
-                own = scaled + g * d
-                sums = vsplat(parts, 0)
-                for i in range(0, whole, w):
-                    sums = sums + vload(scratch, own + i) * vload(k, at + i)
-                score = vsum(sums)
-                for i in range(whole, d):
-                    score += load(scratch, own + i) * load(k, at + i * kd)
-                store(scratch, s + g * _CHUNK + j, score)
+                # s = scale q k^T
+                fill(scratch, s, _TILE, -np.inf)
+                own = scaled + g * padded
+                if kd == 1:
+                    _scores(scratch, s, own, k, k0, kt, n, d)
+                else:
+                    widen(scratch, copy, padded, k, k0, kt, kd, n, d)
+                    _scores(scratch, s, own, scratch, copy, padded, n, d)
+                own = out + g * padded
+                _soften_row(scratch, s, n, top + 2 * g, own, padded)
+                if dropout > 0:
+                    fill_keep(scratch, keep, low, high, counter + (b * heads + h + g) * tk + first, 0, 1, 0, n, dropout)
+                    for j in range(n):
+                        scratch[s + j] *= scratch[keep + j * queries(lse)]
+                # o += p v
+                if vd == 1:
+                    _weigh(scratch, own, s, v, v0, vt, n, d)
+                else:
+                    widen(scratch, copy, padded, v, v0, vt, vd, n, d)
+                    _weigh(scratch, own, s, scratch, copy, padded, n, d)
         for g in range(groups):
-            own, part = s + g * _CHUNK, (item * groups + g) * (d + 2)
-            for j in range(n, padded):
-                store(scratch, own + j, -np.inf)
-            _soften_row(scratch, own, padded, parts, part)
-            if dropout > 0:
-                start = counter + (b * groups * kv_heads + kv_head * groups + g) * tk
-                _drop_row(scratch, own, n, low, high, start + first, dropout)
-        # o = p v
-        whole = d // w * w if vd == 1 else 0
-        start = b * vb + first * vt + kv_head * vh
-        for g in range(groups):
-            own, out = s + g * _CHUNK, (item * groups + g) * (d + 2) + 2
-            _weigh(parts, out, scratch, own, v, start, vt, n, whole)
-            for i in range(whole, d):
-                total = like(0, load(parts, out))
-                for j in range(n):
-                    total += load(scratch, own + j) * load(v, start + j * vt + i * vd)
-                store(parts, out + i, total)
+            total = load(scratch, top + 2 * g + 1)
+            if chunks == 1:
+                # o /= total
+                store(lse, b * heads + h + g, load(scratch, top + 2 * g) * _LN2 + math.log(total))
+                factor = like(1, total) / (like(1, total) if total == 0 else total)
+                for i in range(d):
+                    store(o, (b * heads + h + g) * d + i, load(scratch, out + g * padded + i) * factor)
+            else:
+                part = (item * groups + g) * (d + 2)
+                store(parts, part, load(scratch, top + 2 * g))
+                store(parts, part + 1, total)
+                for i in range(d):
+                    store(parts, part + 2 + i, load(scratch, out + g * padded + i))
 
 
 @inner
-def _soften_row(x, s, n, parts, part):
-    """s = 2**(s - top), n a multiple of the lanes; writes the maximum and the sum, in float32 or float64."""
+def _scores(x, s, q, k, k0, row, n, d):
+    """s[j] = sum(q k[j]) for n keys, four at a time, the last one again where they run out; minus infinity behind."""
     apart()
     w = width(x, VECTOR)
-    highest = vsplat(x, -np.inf)
+    whole = d // w * w
+    for j in range(0, n, 4):
+        at0 = k0 + j * row
+        at1 = k0 + min(j + 1, n - 1) * row
+        at2 = k0 + min(j + 2, n - 1) * row
+        at3 = k0 + min(j + 3, n - 1) * row
+        a = b = c = e = vsplat(x, 0)
+        for i in range(0, whole, w):
+            y = vload(x, q + i)
+            a = a + y * vload(k, at0 + i)
+            b = b + y * vload(k, at1 + i)
+            c = c + y * vload(k, at2 + i)
+            e = e + y * vload(k, at3 + i)
+        if whole < d:
+            y = vload(x, q + whole)
+            a = a + y * vload_part(k, at0 + whole, d - whole)
+            b = b + y * vload_part(k, at1 + whole, d - whole)
+            c = c + y * vload_part(k, at2 + whole, d - whole)
+            e = e + y * vload_part(k, at3 + whole, d - whole)
+        store_sums(x, s + j, a, b, c, e)
+    for j in range(n, (n + 3) // 4 * 4):
+        store(x, s + j, -np.inf)
+
+
+@inner
+def _weigh(x, out, s, v, v0, row, n, d):
+    """out += p v for n keys; `out` and the numbers behind its end are written in whole vectors."""
+    apart()
+    w = width(x, VECTOR)
+    i = 0
+    while i + 4 * w <= d:
+        a = vload(x, out + i)
+        b = vload(x, out + i + w)
+        c = vload(x, out + i + 2 * w)
+        e = vload(x, out + i + 3 * w)
+        at = v0 + i
+        for j in range(n):
+            p = vspread(x, s + j)
+            a = a + p * vload(v, at)
+            b = b + p * vload(v, at + w)
+            c = c + p * vload(v, at + 2 * w)
+            e = e + p * vload(v, at + 3 * w)
+            at += row
+        vstore(x, out + i, a)
+        vstore(x, out + i + w, b)
+        vstore(x, out + i + 2 * w, c)
+        vstore(x, out + i + 3 * w, e)
+        i += 4 * w
+    while i < d:
+        a = vload(x, out + i)
+        at = v0 + i
+        if i + w <= d:
+            for j in range(n):
+                a = a + vspread(x, s + j) * vload(v, at)
+                at += row
+        else:
+            for j in range(n):
+                a = a + vspread(x, s + j) * vload_part(v, at, d - i)
+                at += row
+        vstore(x, out + i, a)
+        i += w
+
+
+@inner
+def _soften_row(x, s, n, top, out, d):
+    """s = 2**(s - top) for n numbers and those up to a whole vector, as `_soften` does; at `top` maximum and sum."""
+    apart()
+    w = width(x, VECTOR)
+    old = load(x, top)
+    highest = vsplat(x, old)
     for at in range(s, s + n, w):
         highest = vmax(vload(x, at), highest)
-    top = vhighest(highest)
-    store(parts, part, top)
-    highest, total = vsplat(x, like(0, top) if top == -np.inf else top), vsplat(x, 0)
+    now = vhighest(highest)
+    store(x, top, now)
+    highest, total = vsplat(x, like(0, now) if now == -np.inf else now), vsplat(x, 0)
     for at in range(s, s + n, w):
         p = vexp2(vload(x, at) - highest)
         vstore(x, at, p)
         total = total + p
-    store(parts, part + 1, vsum(total))
-
-
-@inner
-def _drop_row(x, s, n, low, high, word, p):
-    """Multiplies n numbers by the dropout mask from that word on."""
-    apart()
-    limit = np.float32(p)
-    for block in range(word >> 2, (word + n + 3) >> 2):
-        words = philox(low, high, block)
-        for t in range(4):
-            j = 4 * block + t - word
-            if 0 <= j < n:
-                u = np.float32(words[t] >> np.uint32(8)) * np.float32(2.0**-24)
-                store(x, s + j, load(x, s + j) * (1 / (1 - p) if u >= limit else 0.0))
-
-
-@inner
-def _weigh(y, y0, p, p0, v, v0, row, n, d):
-    """y = p v for n keys and the first d features, a multiple of the lanes that are contiguous."""
-    apart()
-    w = width(y, VECTOR)
-    i = 0
-    while i + 4 * w <= d:
-        a = b = c = e = vsplat(y, 0)
-        at = v0 + i
-        for j in range(n):
-            s = vspread(p, p0 + j)
-            a, b = a + s * vload(v, at), b + s * vload(v, at + w)
-            c, e = c + s * vload(v, at + 2 * w), e + s * vload(v, at + 3 * w)
-            at += row
-        vstore(y, y0 + i, a)
-        vstore(y, y0 + i + w, b)
-        vstore(y, y0 + i + 2 * w, c)
-        vstore(y, y0 + i + 3 * w, e)
-        i += 4 * w
-    while i < d:
-        a = vsplat(y, 0)
-        for j in range(n):
-            a = a + vspread(p, p0 + j) * vload(v, v0 + j * row + i)
-        vstore(y, y0 + i, a)
-        i += w
+    shrink = vexp2(vsplat(x, old) - highest)
+    store(x, top + 1, vsum(vsplat(x, load(x, top + 1)) * shrink) / like(w, now) + vsum(total))
+    for at in range(out, out + d, w):
+        vstore(x, at, vload(x, at) * shrink)
 
 
 @kernel

@@ -15,10 +15,10 @@ import math
 import numpy as np
 
 from ...device import Array
-from .attention_tiles import aligned, as_operand, fill_keep, hide, memory, product, queries, turn_in, turn_out, widen
+from .attention_tiles import aligned, as_columns, as_operand, fill, fill_keep, hide, memory, product, queries, turn_in, turn_out
 from .formats import load, store
 from .functions import inner, like
-from .lanes import VECTOR, apart, narrow, operand, still, vexp2, vload, vsplat, vstore, vsum, width
+from .lanes import VECTOR, apart, operand, still, vexp2, vload, vsplat, vstore, vsum, width
 from .launch import kernel
 
 _KEYS = 64  # of a tile
@@ -73,8 +73,9 @@ def _blocks(
     kb, kt, kh, kd, vb, vt, vh, vd, ob, ot, oh, od, sb, sh, st, causal, scale, dropout, low, high, counter,
 ):  # fmt: skip
     """Items: (share, batch, key/value head). dk, dv: (share, batch, key, key/value head, padded)."""
-    heads, lanes, w = groups * kv_heads, queries(lse), width(lse, VECTOR)
+    heads, lanes = groups * kv_heads, queries(lse)
     blocks, size, ld = (tq + lanes - 1) // lanes, max(1, min(tk, _KEYS)), kv_heads * padded
+    new, one = np.int64(0), np.int64(1)  # for `product`: a literal would compile another one
     scratch = np.empty((3 * d + 2 * padded + 3 * size + 3) * lanes + 2 * size * d + 16, lse.dtype)
     q_turned = aligned(scratch)
     g_turned, dq_turned = q_turned + d * lanes, q_turned + 2 * d * lanes
@@ -92,9 +93,8 @@ def _blocks(
         share, b, kv_head = item // (batch * kv_heads), item // kv_heads % batch, item % kv_heads
         sums = ((share * batch + b) * tk * kv_heads + kv_head) * padded
         for j in range(tk):
-            for i in range(sums + j * ld, sums + j * ld + padded, w):
-                vstore(dk, i, vsplat(lse, 0))
-                vstore(dv, i, vsplat(lse, 0))
+            fill(dk, sums + j * ld, padded, 0)
+            fill(dv, sums + j * ld, padded, 0)
         for number in range(share, groups * blocks, shares):
             block, h = number // groups, kv_head * groups + number % groups
             i0 = block * lanes
@@ -103,13 +103,8 @@ def _blocks(
             q0, g0, o0 = b * qb + i0 * qt + h * qh, b * gb + i0 * gt + h * gh, b * ob + i0 * ot + h * oh
             turn_in(scratch, q_turned, q, q0, qt, qd, rows, d, scale * _LOG2E)
             turn_in(scratch, g_turned, do, g0, gt, gd, rows, d, 1.0)
-            q_at, q_ld = as_columns(q, q0, qt, qd, rows, d, padded, scratch, q_copy)
-            g_at, g_ld = as_columns(do, g0, gt, gd, rows, d, padded, scratch, g_copy)
-            q_from, g_from = scratch, scratch
-            if q_at < 0:
-                q_from, q_at = operand(q, scratch), q0
-            if g_at < 0:
-                g_from, g_at = operand(do, scratch), g0
+            q_from, q_at, q_ld = as_columns(q, q0, qt, qd, rows, d, padded, scratch, q_copy)
+            g_from, g_at, g_ld = as_columns(do, g0, gt, gd, rows, d, padded, scratch, g_copy)
             # delta = sum(do o)
             for l in range(lanes):  # noqa: E741
                 total, factor = like(0, load(lse, 0)), 0.0
@@ -124,13 +119,13 @@ def _blocks(
                 # p = exp(scale q k^T - lse)
                 k_at, k_row, k_step = as_operand(k, b * kb + first * kt + kv_head * kh, kt, kd, n, d, scratch, k_copy)
                 k_from = operand(k, scratch)
-                product(scratch, p, lanes, k_from, k_at, k_row, k_step, scratch, q_turned, lanes, n, lanes, d, 0)
+                product(scratch, p, lanes, k_from, k_at, k_row, k_step, scratch, q_turned, lanes, n, lanes, d, new)
                 if causal:
                     hide(scratch, p, first - i0 - tk + tq, n, numbers, -np.inf)
                 # dp = do v^T
                 v_at, v_row, v_step = as_operand(v, b * vb + first * vt + kv_head * vh, vt, vd, n, d, scratch, v_copy)
                 product(
-                    scratch, ds, lanes, operand(v, scratch), v_at, v_row, v_step, scratch, g_turned, lanes, n, lanes, d, 0
+                    scratch, ds, lanes, operand(v, scratch), v_at, v_row, v_step, scratch, g_turned, lanes, n, lanes, d, new
                 )
                 # p m and ds = scale p (m dp - delta)
                 if dropout > 0:
@@ -138,23 +133,12 @@ def _blocks(
                     fill_keep(scratch, keep, low, high, word, tk, rows, first, first + n, dropout)
                 _weights(scratch, p, ds, keep, top, delta, n, scale, dropout > 0)
                 # dv += (p m)^T do,  dk += ds^T q,  dq += ds k
-                product(dv, into, ld, scratch, p, lanes, 1, g_from, g_at, g_ld, n, padded, rows, 1)
-                product(dk, into, ld, scratch, ds, lanes, 1, q_from, q_at, q_ld, n, padded, rows, 1)
+                product(dv, into, ld, scratch, p, lanes, one, g_from, g_at, g_ld, n, padded, rows, one)
+                product(dk, into, ld, scratch, ds, lanes, one, q_from, q_at, q_ld, n, padded, rows, one)
                 product(scratch, dq_turned, lanes, k_from, k_at, k_step, k_row, scratch, ds, lanes, d, lanes, n, first)
             if seen == 0:
-                for i in range(dq_turned, dq_turned + d * lanes):
-                    scratch[i] = 0
+                fill(scratch, dq_turned, d * lanes, 0)
             turn_out(dq, ((b * tq + i0) * heads + h) * d, heads * d, scratch, dq_turned, rows, d)
-
-
-@inner
-def as_columns(x, x0, row, step, rows, d, padded, copy, copy0):
-    """Rows of queries as the right operand of a product: a copy, or -1 where they can be read where they lie."""
-    apart()
-    if not narrow(x) and step == 1 and padded == d:
-        return -1, row
-    widen(copy, copy0, padded, x, x0, row, step, rows, d)
-    return copy0, padded
 
 
 @inner

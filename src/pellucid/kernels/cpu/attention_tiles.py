@@ -13,7 +13,7 @@ import numpy as np
 from ...device import Array
 from .formats import load, store
 from .functions import inner
-from .lanes import VECTOR, apart, narrow, still, vbelow, vload, vspread, vsplat, vstore, vtranspose, width
+from .lanes import VECTOR, apart, narrow, operand, still, vbelow, vload, vspread, vsplat, vstore, vtranspose, width
 from .philox import philox
 
 def memory(x: Array) -> Array:
@@ -32,6 +32,14 @@ def queries(x):
 def aligned(scratch):
     """Index of the first element of a fresh array on a cache line."""
     return (-np.int64(scratch.ctypes.data) % 64) // scratch.itemsize
+
+
+@inner
+def fill(x, x0, n, value):
+    """n elements, a multiple of the lanes."""
+    vector = vsplat(x, value)
+    for i in range(x0, x0 + n, width(x, VECTOR)):
+        vstore(x, i, vector)
 
 
 @inner
@@ -96,15 +104,18 @@ def turn_in(to, to0, x, x0, row, step, rows, d, factor):
     apart()
     w, lanes = width(to, VECTOR), queries(to)
     whole = d // w * w if step == 1 else 0
+    if rows < lanes:
+        fill(to, to0, d * lanes, 0)
     for half in range(0, lanes, w):
-        full = half + w <= rows
-        if full:
+        done = 0
+        if half + w <= rows:
             for i in range(0, whole, w):
                 vtranspose(to, to0 + i * lanes + half, lanes, x, x0 + half * row + i, row)
-        for l in range(half, half + w):  # noqa: E741
-            for i in range(whole if full else 0, d):
+            done = whole
+        for l in range(half, min(half + w, rows)):  # noqa: E741
+            for i in range(done, d):
                 still()
-                store(to, to0 + i * lanes + l, load(x, x0 + l * row + i * step) if l < rows else 0)
+                store(to, to0 + i * lanes + l, load(x, x0 + l * row + i * step))
     spread = vsplat(to, factor)
     for i in range(to0, to0 + d * lanes, w):
         vstore(to, i, vload(to, i) * spread)
@@ -117,12 +128,13 @@ def turn_out(y, y0, row, x, x0, rows, d):
     w, lanes = width(x, VECTOR), queries(x)
     whole = d // w * w
     for half in range(0, lanes, w):
-        full = half + w <= rows
-        if full:
+        done = 0
+        if half + w <= rows:
             for i in range(0, whole, w):
                 vtranspose(y, y0 + half * row + i, row, x, x0 + i * lanes + half, lanes)
+            done = whole
         for l in range(half, min(half + w, rows)):  # noqa: E741
-            for i in range(whole if full else 0, d):
+            for i in range(done, d):
                 still()
                 store(y, y0 + l * row + i, load(x, x0 + i * lanes + l))
 
@@ -151,6 +163,16 @@ def as_operand(x, x0, row, step, rows, d, copy, copy0):
         widen(copy, copy0, d, x, x0, row, step, rows, d)
         return copy0, d, 1
     return x0, row, step
+
+
+@inner
+def as_columns(x, x0, row, step, rows, d, padded, copy, copy0):
+    """Rows for `product` as its right operand: where they lie, or a widened copy with `padded` columns. Returns the
+    array, start and row."""
+    if narrow(x) or step != 1 or padded != d:
+        widen(copy, copy0, padded, x, x0, row, step, rows, d)
+        return copy, copy0, padded
+    return operand(x, copy), x0, row
 
 
 @inner

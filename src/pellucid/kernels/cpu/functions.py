@@ -19,14 +19,14 @@ from numba import extending, njit, types
 intrinsic: Any = extending.intrinsic
 _compiled: Any = njit
 
+_OPTIONS = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
 #: For functions called from kernels. "contract" lets a multiply and an add become one instruction, "nsz" frees the
 #: sign of zero.
-inner = _compiled(error_model="numpy", fastmath={"contract", "nsz"}, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inner = _compiled(fastmath={"contract": True, "nsz": True}, **_OPTIONS)
 
 #: The same for sums that may be taken in another order, the same in every run, so that they vectorise.
-summing = _compiled(
-    error_model="numpy", fastmath={"contract", "nsz", "reassoc"}, no_cpython_wrapper=True, no_cfunc_wrapper=True
-)
+summing = _compiled(fastmath={"contract": True, "nsz": True, "reassoc": True}, **_OPTIONS)
 
 f = np.float32
 _LOG2E = f(1 / math.log(2))

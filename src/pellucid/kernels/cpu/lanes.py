@@ -157,6 +157,29 @@ def vload(typing_context, array, index):
 
 
 @intrinsic
+def vload_part(typing_context, array, index, count):
+    """The `count` elements from an index on, fewer than a vector; 0 in the other lanes."""
+    kind = _of(array)
+    if kind is None or not isinstance(index, types.Integer):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        pointer, align = _address(context, builder, array, arguments[0], arguments[1], kind.count)
+        found = pointer.type.pointee
+        mask_type = ir.VectorType(ir.IntType(1), kind.count)
+        numbers = ir.Constant(ir.VectorType(_I64, kind.count), list(range(kind.count)))
+        mask = builder.icmp_signed("<", numbers, _splat(builder, arguments[2], kind.count))
+        name = f"llvm.masked.load.v{kind.count}{'i16' if _is_half(array) else 'f64' if kind.dtype == types.float64 else 'f32'}.p0"
+        load = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(found, [pointer.type, _I32, mask_type, found]), name
+        )
+        loaded = builder.call(load, [pointer, _I32(align), mask, ir.Constant(found, None)])
+        return _widen(builder, array.dtype, loaded, kind.count) if _is_half(array) else loaded
+
+    return kind(array, types.int64, types.int64), generate
+
+
+@intrinsic
 def vstore(typing_context, array, index, value):
     """Writes a vector to the elements from an index on."""
     kind = _of(array)
@@ -324,6 +347,37 @@ def vsum(typing_context, a):
         return _halves(builder, arguments[0], lambda x, y: builder.fadd(x, y, flags=_FLAGS))
 
     return a.dtype(a), generate
+
+
+@intrinsic
+def store_sums(typing_context, array, index, a, b, c, d):
+    """Writes the sums of the lanes of four vectors to four elements from an index on."""
+    kind = _of(array)
+    if kind is None or _is_half(array) or not kind == a == b == c == d:
+        return None
+    n = kind.count
+
+    def generate(context, builder, signature, arguments):
+        def joined(x: Any, y: Any, low: list[int], high: list[int]) -> Any:
+            parts = [builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(_I32, len(i)), i)) for i in (low, high)]
+            return builder.fadd(*parts, flags=_FLAGS)
+
+        # a and b alternate, c and d alternate; then all four do; then the halves are added until four lanes are left.
+        even = [i + n * odd for i in range(0, n, 2) for odd in (0, 1)]
+        ab, cd = (joined(*arguments[i : i + 2], even, [i + 1 for i in even]) for i in (2, 4))
+        if n == 2:
+            vector = builder.shuffle_vector(ab, cd, ir.Constant(ir.VectorType(_I32, 4), [0, 1, 2, 3]))
+        else:
+            fours = [i + e + n * later for i in range(0, n, 4) for later in (0, 1) for e in (0, 1)]
+            vector = joined(ab, cd, fours, [i + 2 for i in fours])
+        while vector.type.count > 4:
+            half = vector.type.count // 2
+            vector = joined(vector, vector, list(range(half)), list(range(half, 2 * half)))
+        pointer, align = _address(context, builder, array, arguments[0], arguments[1], 4)
+        builder.store(vector, pointer, align=align)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, a, b, c, d), generate
 
 
 @intrinsic

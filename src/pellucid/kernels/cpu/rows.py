@@ -16,7 +16,8 @@ from .formats import load, store
 from .functions import inner, larger, like, summing
 from .launch import kernel
 
-_PIECE = 4096  # elements summed in the element's own precision
+_PIECE = 4096  # elements summed in the element's own precision, in many partial sums, one a lane
+_STRIDED_PIECE = 256  # the same where the elements do not fill vectors, in few
 
 
 def accumulator(dtype: DType) -> DType:
@@ -48,8 +49,9 @@ def sum_piece(x, i, d, n, zero):
 def sum_row(x, i, d, n):
     """Sum of a row of floats, in float64."""
     total = 0.0
-    for k in range(0, n, _PIECE):
-        total += sum_piece(x, i + k * d, d, min(_PIECE, n - k), like(0, load(x, i)))
+    piece = _PIECE if d == 1 else _STRIDED_PIECE
+    for k in range(0, n, piece):
+        total += sum_piece(x, i + k * d, d, min(piece, n - k), like(0, load(x, i)))
     return total
 
 

@@ -1,0 +1,88 @@
+"""The benchmarks as a program: `python -m benchmarks [case ...] [--peer torch] [--json]`.
+
+Results go to stdout, progress to stderr; with --json the last line is one JSON object. Each case compares results
+before it takes a time, and measures a peer interleaved with ours, in the same process and on the same load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from . import dispatch, kernels, nanogpt, startup
+from .options import Options, Refused
+from .report import Row, as_json, environment, table
+
+#: Every case: its name, what runs it, what it is.
+CASES: dict[str, tuple[Callable[[Options], list[Row]], str]] = {
+    "import": (startup.run_import, "`import pellucid` over a bare interpreter"),
+    "first-step": (startup.run_first_step, "a fresh process until nanoGPT's first training step, cold and warm"),
+    "dispatch": (dispatch.run, "an operation on 64 elements with the tape on"),
+    "kernels": (kernels.run, "kernels at the shapes of two models, and their share of this machine's ceilings"),
+    "nanogpt": (nanogpt.run, "the whole CPU recipe of nanoGPT on real text, up to its validation loss"),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    cases = "\n".join(f"  {name:<12} {about}" for name, (_, about) in CASES.items())
+    p = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="What Pellucid costs, beside a peer in the same run.",
+        epilog=f"cases:\n{cases}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("cases", nargs="*", metavar="case", help="which ones to run; default: all, in the order below")
+    p.add_argument("--peer", choices=("torch", "none"), default="none", help="run beside it; default %(default)s")
+    p.add_argument("--data", type=Path, help="folder of real data; default PELLUCID_DATA, else ../shared/data")
+    p.add_argument("--threads", type=int, default=2, help="CPU threads of each side; default %(default)s")
+    p.add_argument("--iterations", type=int, help="training steps of nanogpt; default: the recipe's 2000")
+    p.add_argument("--block", type=int, default=100, help="training steps in a turn; default %(default)s")
+    p.add_argument("--quick", action="store_true", help="fewer repetitions")
+    p.add_argument("--json", action="store_true", help="end with one line of JSON")
+    return p
+
+
+def main(argv: list[str] | None = None) -> int:
+    p = parser()
+    given = p.parse_args(argv)
+    unknown = [name for name in given.cases if name not in CASES]
+    if unknown:
+        p.error(f"no such case: {', '.join(unknown)}; expected some of {', '.join(CASES)}")
+    for name in ("threads", "iterations", "block"):
+        value = getattr(given, name)
+        if value is not None and value < 1:
+            p.error(f"--{name} must be at least 1; got {value}")
+    peer = None if given.peer == "none" else given.peer
+    options = Options(peer, given.data, given.threads, given.iterations, given.block, given.quick)
+    # Read once, by the first kernel: before anything runs, after everything is imported.
+    os.environ["PELLUCID_THREADS"] = str(options.threads)
+    about = environment(options.threads)
+    if peer == "torch":
+        try:
+            torch = import_module("torch")
+        except ImportError:
+            p.error("PyTorch is not installed; `make peers` installs it")
+        torch.set_num_threads(options.threads)
+        about["torch"] = torch.__version__
+    print(", ".join(f"{k} {v}" for k, v in about.items()), file=sys.stderr)
+    found: list[Row] = []
+    try:
+        for name in given.cases or CASES:
+            print(f"{name}: {CASES[name][1]}", file=sys.stderr, flush=True)
+            found += CASES[name][0](options)
+    except Refused as refusal:
+        print(f"benchmarks: {refusal}", file=sys.stderr)
+        return 2
+    print(table(found))
+    if given.json:
+        print(json.dumps({**about, "rows": as_json(found)}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

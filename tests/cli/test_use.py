@@ -1,0 +1,190 @@
+"""The commands that use what training left: generate, eval, info."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pellucid.cli import main
+from pellucid.cli.sampling import Text
+from pellucid.text import ByteTokenizer
+from pellucid.train import read_metrics
+
+from .conftest import text
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command with --json and returns what it printed."""
+
+    def found(*arguments: object) -> dict[str, Any]:
+        capfd.readouterr()
+        assert main([*map(str, arguments), "--json"]) == 0
+        out, _ = capfd.readouterr()
+        assert out.count("\n") == 1
+        return json.loads(out)
+
+    return found
+
+
+# --- generate ---------------------------------------------------------------------------------------------------------
+
+
+def test_generation_is_streamed_after_the_prompt(finished: Path, run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ["generate", str(finished), "the sea", "--tokens", "40", "--seed", "5"]
+    values = run(*options)
+    assert main(options) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert out == f"the sea{values['text']}\n"
+    # 7 + 40 tokens are more than the context of 32, so it went on from a half.
+    assert (values["tokens"], len(values["text"]), values["ended"]) == (40, 40, "tokens")
+    assert values["seed"] == 5
+    assert values["checkpoint"].endswith("step-00000020")
+
+
+def test_sampling_options(finished: Path, run: Run) -> None:
+    def drawn(*options: object) -> str:
+        return run("generate", finished, "the sea", "--tokens", 20, *options)["text"]
+
+    assert drawn("--seed", 1) == drawn("--seed", 1) != drawn("--seed", 2)
+    assert drawn("--greedy") == drawn("--greedy", "--seed", 1) == drawn("--top-k", 1) == drawn("--temperature", 0)
+    assert drawn("--top-p", 1e-9) == drawn("--greedy")
+    assert drawn("--greedy", "--repetition-penalty", 1e6) != drawn("--greedy")
+    everything = ["--seed", 1, "--temperature", 5]
+    assert drawn(*everything, "--top-k", "None") != drawn(*everything, "--top-k", 2)
+    earlier = run("generate", finished / "checkpoints" / "step-00000010", "--greedy")
+    assert earlier["checkpoint"].endswith("step-00000010")
+
+
+def test_a_prompt_from_stdin(finished: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the wind\n")))
+    assert run("generate", finished, "-")["prompt"] == "the wind\n"
+
+
+def test_without_a_prompt(finished: Path, run: Run) -> None:
+    assert run("generate", finished, "--tokens", 5)["prompt"] == ""
+
+
+def test_a_reader_that_goes_away(finished: Path) -> None:
+    command = f"{sys.executable} -m pellucid generate {finished} --tokens 3000 | head -c 5"
+    found = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert found.returncode == 141
+    assert found.stderr == ""
+    assert len(found.stdout) == 5
+
+
+@pytest.mark.parametrize(
+    ("content", "stop", "pieces", "ended"),
+    [
+        ("abc", None, "abc", "tokens"),
+        ("abcXYd", "XY", "abc", "stop"),
+        ("abXXYd", "XY", "abX", "stop"),
+        ("abcX", "XY", "abcX", "tokens"),
+        ("abab!abac", "abac", "abab!", "stop"),
+        ("é🙂x", "x", "é🙂", "stop"),
+    ],
+)
+def test_stop_texts(content: str, stop: str | None, pieces: str, ended: str) -> None:
+    tokenizer = ByteTokenizer()
+    ids = tokenizer.encode(content).tolist()
+    found = Text(iter(ids), tokenizer, limit=len(ids), stop=stop)
+    assert "".join(found) == pieces
+    assert found.ended == ended
+
+
+def test_the_end_of_a_document_ends_the_text() -> None:
+    tokenizer = ByteTokenizer(special=["<|endoftext|>"])
+    found = Text(iter([97, 256, 98]), tokenizer, limit=3)
+    assert ("".join(found), found.ended, found.count) == ("a", "document", 2)
+    # Half a character is not shown before the rest has come, and never lost.
+    assert list(Text(iter([0xC3, 0xA9, 0xC3]), tokenizer, limit=3)) == ["é", "�"]
+
+
+# --- eval -------------------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_of_the_held_out_part(finished: Path, run: Run) -> None:
+    expected = read_metrics(finished / "metrics.jsonl")[-1]["held_out_loss"]
+    for path in (finished, finished / "checkpoints" / "step-00000020"):
+        found = run("eval", path)
+        assert found["loss"] == pytest.approx(expected, rel=1e-6)
+        assert found["perplexity"] == pytest.approx(exp(found["loss"]))
+        assert found["bits_per_byte"] == pytest.approx(found["loss"] / 0.6931471805599453)
+    assert run("eval", finished, "--max-batches", 1)["predicted"] == 16 * 32
+
+
+def test_evaluation_of_other_text(finished: Path, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text(text(100))
+    found = run("eval", finished, tmp_path / "other.txt", "--sequences", 3)
+    assert found["tokens"] == len(text(100))
+    assert found["predicted"] == len(text(100)) // 33 * 32
+    ids = run("eval", finished, finished / "tokens.bin")
+    assert ids["tokens"] == len(text())
+    (tmp_path / "tiny.txt").write_text("the")
+    assert run("eval", finished, tmp_path / "tiny.txt")["predicted"] == 2
+
+
+# --- info -------------------------------------------------------------------------------------------------------------
+
+
+def test_info(finished: Path, stopped: Path, run: Run) -> None:
+    checkpoint = finished / "checkpoints" / "step-00000020"
+    whole = run("info", finished)
+    assert (whole["kind"], whole["steps"], whole["tokens"]) == ("run", "20 of 20", len(text()))
+    assert whole["checkpoint"] == str(checkpoint)
+    assert run("info", stopped)["steps"].endswith(" of 300")
+    found = run("info", checkpoint, "--tensors")
+    assert (found["kind"], found["step"], found["resumable"]) == ("checkpoint", 20, True)
+    assert found["parameters"] == sum(found["parts"].values()) == whole["parameters"]
+    assert found["model"]["d_model"] == 32
+    weights = checkpoint / "model.safetensors"
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert found["sha256"]["model.safetensors"] == digest
+    tensors = run("info", weights, "--tensors")
+    assert tensors["kind"] == "tensor file (safetensors)"
+    assert tensors["parameters"] == found["parameters"]
+    assert tensors["sha256"] == digest
+    assert tensors["tensors"] == found["tensors"]
+    assert tensors["tensors"]["model.embed_tokens.weight"] == "float32 [16, 32]"
+    tokens = run("info", finished / "tokens.bin")
+    assert (tokens["kind"], tokens["vocabulary"], tokens["checksum"]) == ("token file", 16, "verified")
+    tokenizer = run("info", finished / "tokenizer.json")
+    assert (tokenizer["kind"], tokenizer["type"], tokenizer["vocabulary"]) == ("tokenizer", "char", 16)
+    assert tokenizer["fingerprint"] == tokens["tokenizer"] == found["tokenizer"]["fingerprint"]
+
+
+def test_info_for_people(finished: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(finished)]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert out.startswith("kind             run\n")
+    assert "held out loss    " in out
+
+
+def test_info_about_something_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    expected = "a run, a checkpoint, a .safetensors file, a token file (.bin) or a tokenizer file"
+    for name, content, message in (
+        ("a.md", b"# hello", f"not a file of a kind known here; got 7 bytes, expected {expected}"),
+        ("a.json", b'{"a": 1}', f"not a file of a kind known here; got 8 bytes, expected {expected}"),
+        ("b.json", b'{"type": "x"}', "not a tokenizer file; got type 'x', expected type 'byte' or 'char'"),
+        ("a.txt", b"", "the file is empty"),
+    ):
+        path = tmp_path / name
+        path.write_bytes(content)
+        assert main(["info", str(path)]) == 2
+        assert capfd.readouterr() == ("", f"pellucid info: {path}: {message}\n")
+    assert main(["info", str(tmp_path)]) == 2
+    what = "neither a run nor a checkpoint; expected a folder with config.json or state.json"
+    assert capfd.readouterr().err == f"pellucid info: {tmp_path}: {what}\n"

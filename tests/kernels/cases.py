@@ -1,0 +1,375 @@
+"""Parity cases: calls of every kernel in the table, over shapes with odd lengths, no length and one element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pellucid.base import dtypes
+from pellucid.base.dtypes import DType
+from pellucid.device import reference
+from pellucid.kernels import spec
+
+from .parity import LAYOUTS, Case, Data, numbers, place
+
+Shape = tuple[int, ...]
+Call = tuple[list[Any], dict[str, Any]]
+
+ANY = ((), (1,), (63,), (100,), (1000,), (0,), (3, 0, 2), (5, 7), (2, 1, 33), (2, 3, 4, 5), (2, 1, 3, 2, 4), (70, 1000))
+RANKED = tuple(s for s in ANY if s and 0 not in s)
+ROWS = ((1, 1), (63,), (100,), (5, 63), (2, 3, 100), (3, 1000), (0, 7), (257, 65))
+TESTED = (*dtypes.FLOATS, dtypes.int64, dtypes.uint8, dtypes.bool_)
+
+CASES: list[Case] = []
+
+
+def case(
+    kernel: str,
+    label: str = "",
+    *,
+    shapes: tuple[Shape, ...] = ANY,
+    tolerance: str | None = None,
+    layouts: tuple[str, ...] = LAYOUTS,
+    kinds: tuple[DType, ...] | None = None,
+) -> Callable[[Callable[[Data, Shape], Call]], Callable[[Data, Shape], Call]]:
+    """Registers a function that makes the arguments of a call for a shape."""
+    row = spec.KERNELS[kernel]
+
+    def register(make: Callable[[Data, Shape], Call]) -> Callable[[Data, Shape], Call]:
+        chosen = tuple(d for d in TESTED if d in (kinds or row.dtypes))
+        CASES.append(Case(kernel, label, make, shapes, tolerance or row.tolerance, layouts, chosen))
+        return make
+
+    return register
+
+
+def simple(*kernels: str, shapes: tuple[Shape, ...] = ANY, positive: bool = False, **keyword: Any) -> None:
+    """Kernels of one array."""
+    label = "-".join(f"{k}-{v}" for k, v in keyword.items())
+    for kernel in kernels:
+        case(kernel, label, shapes=shapes)(lambda d, s: ([d.positive(*s) if positive else d.normal(*s)], dict(keyword)))
+
+
+def pair(*kernels: str, **keyword: Any) -> None:
+    """Kernels of two arrays: of one shape, with a row, with a column, and with a number."""
+    label = "-".join(f"{k}-{v}" for k, v in keyword.items())
+    for kernel in kernels:
+        case(kernel, label)(lambda d, s: ([d.normal(*s), d.normal(*s)], dict(keyword)))
+
+
+def broadcast(*kernels: str) -> None:
+    for kernel in kernels:
+        case(kernel, "row", shapes=RANKED)(lambda d, s: ([d.normal(*s), d.normal(s[-1])], {}))
+        case(kernel, "column", shapes=RANKED)(lambda d, s: ([d.normal(s[0], *(1 for _ in s[1:])), d.normal(*s)], {}))
+        case(kernel, "number", shapes=RANKED)(lambda d, s: ([d.normal(*s), d.normal()], {}))
+
+
+# --- element by element -----------------------------------------------------------------------------------------------
+
+simple("copy", "neg", "abs", "sign", "exp", "sin", "cos", "tanh", "sigmoid", "relu", "silu", "all_finite")
+simple("log", "sqrt", positive=True)
+simple("gelu", approximate=True)
+simple("gelu", approximate=False)
+pair("add", "sub", "mul", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge")
+pair("tanh_backward", "sigmoid_backward", "relu_backward", "silu_backward")
+pair("gelu_backward", approximate=True)
+pair("gelu_backward", approximate=False)
+broadcast("add", "sub", "maximum", "lt", "ge")
+
+
+@case("div")
+def _div(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.positive(*s)], {}
+
+
+@case("pow")
+def _pow(d: Data, s: Shape) -> Call:
+    return [d.positive(*s), d.normal(*s)], {}
+
+
+@case("pow", "square")
+def _square(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.value(2)], {}
+
+
+for _to in (*dtypes.FLOATS, dtypes.int32, dtypes.uint8, dtypes.bool_):
+
+    @case("cast", _to.name)
+    def _cast(d: Data, s: Shape, to: DType = _to) -> Call:
+        return [d.normal(*s) if to.is_float else d.positive(*s)], {"dtype": to}
+
+    @case("assign_", _to.name)
+    def _assign(d: Data, s: Shape, to: DType = _to) -> Call:
+        return [d.plain(d.normal(*s).numbers, to), d.positive(*s)], {}
+
+
+@case("assign_", "row", shapes=RANKED)
+def _assign_row(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(s[-1])], {}
+
+
+@case("fill_", layouts=LAYOUTS[:-1])
+def _fill(d: Data, s: Shape) -> Call:
+    return [
+        d.normal(*s),
+    ], {"value": 1}
+
+
+@case("where")
+def _where(d: Data, s: Shape) -> Call:
+    wide = Data(dtypes.float32, d.layout)
+    return [d.mask(*s), wide.normal(*s), wide.normal(*s)], {}
+
+
+@case("where", "number")
+def _where_number(d: Data, s: Shape) -> Call:
+    wide = Data(dtypes.bfloat16, d.layout)
+    return [d.mask(*s), wide.normal(), wide.normal(*s)], {}
+
+
+@case("dropout")
+def _dropout(d: Data, s: Shape) -> Call:
+    return [d.normal(*s)], {"p": 0.3, "seed": 2**63 + 12345, "counter": 2**34 + 8}
+
+
+@case("dropout", "unaligned")
+def _dropout_unaligned(d: Data, s: Shape) -> Call:
+    return [d.normal(*s)], {"p": 0.5, "seed": 7, "counter": 3}
+
+
+@case("concatenate", "first", shapes=tuple(s for s in ANY if s))
+def _concatenate(d: Data, s: Shape) -> Call:
+    return [[d.normal(*s), d.normal(2, *s[1:]), d.normal(0, *s[1:])]], {"axis": 0}
+
+
+@case("concatenate", "last", shapes=tuple(s for s in ANY if s))
+def _concatenate_last(d: Data, s: Shape) -> Call:
+    return [[d.normal(*s), d.normal(*s[:-1], 3)]], {"axis": len(s) - 1}
+
+
+# --- along axes -------------------------------------------------------------------------------------------------------
+
+
+def _axes(which: str, rank: int) -> tuple[int, ...]:
+    every = tuple(range(rank))
+    return {"all": every, "first": every[:1], "last": every[-1:], "outer": every[::2], "none": ()}[which]
+
+
+for _which in ("all", "first", "last", "outer", "none"):
+    for _kernel in ("sum", "max", "min"):
+        _shapes = ANY if _kernel == "sum" else tuple(s for s in ANY if 0 not in s)
+        case(_kernel, _which, shapes=_shapes)(
+            lambda d, s, w=_which: ([d.normal(*s)], {"axes": _axes(w, len(s)), "keepdims": w == "last"})
+        )
+for _kernel, _shapes in (("sum", ((200_000,), (3, 70_000), (5000, 3), (700, 40), (40, 3000), (2, 500, 30))),):
+    case(_kernel, "large", shapes=_shapes)(lambda d, s: ([d.normal(*s)], {"axes": (len(s) - 1,), "keepdims": False}))
+    case(_kernel, "large-first", shapes=_shapes)(lambda d, s: ([d.normal(*s)], {"axes": (0,), "keepdims": False}))
+
+
+@case("argmax", "last", shapes=RANKED)
+def _argmax(d: Data, s: Shape) -> Call:
+    return [d.normal(*s)], {"axis": len(s) - 1}
+
+
+@case("argmax", "first", shapes=RANKED)
+def _argmax_first(d: Data, s: Shape) -> Call:
+    return [d.normal(*s)], {"axis": 0}
+
+
+@case("cumsum", shapes=tuple(s for s in ANY if s))
+def _cumsum(d: Data, s: Shape) -> Call:
+    return [d.value(d.normal(*s).numbers % 2)], {"axis": len(s) - 1, "reverse": False}
+
+
+@case("cumsum", "reverse", shapes=tuple(s for s in ANY if s))
+def _cumsum_reverse(d: Data, s: Shape) -> Call:
+    return [d.value(d.normal(*s).numbers % 2)], {"axis": 0, "reverse": True}
+
+
+simple("softmax", "log_softmax", shapes=ROWS)
+
+
+@case("softmax_backward", shapes=ROWS)
+def _softmax_backward(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.rows(*s)], {}
+
+
+@case("log_softmax_backward", shapes=ROWS)
+def _log_softmax_backward(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.value(-3 * d.positive(*s).numbers)], {}
+
+
+@case("global_norm", shapes=(*ANY, (100_000,)))
+def _global_norm(d: Data, s: Shape) -> Call:
+    return [[d.normal(*s), d.normal(17), d.normal(0)]], {}
+
+
+for _norm in (0.5, 1.0, 3.0, float("nan"), float("inf"), 0.0):
+
+    @case("clip_scale", str(_norm), shapes=((),))
+    def _clip_scale(d: Data, s: Shape, norm: float = _norm) -> Call:
+        return [d.plain(norm, dtypes.float32)], {"max_norm": 1.0}
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+@case("rmsnorm", shapes=ROWS)
+def _rmsnorm(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(s[-1])], {"eps": 1e-5}
+
+
+@case("rmsnorm_backward", shapes=ROWS)
+def _rmsnorm_backward(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(*s), d.normal(s[-1]), d.statistic(*s[:-1])], {}
+
+
+@case("layernorm", shapes=ROWS)
+def _layernorm(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(s[-1]), d.normal(s[-1])], {"eps": 1e-5}
+
+
+@case("layernorm", "no-bias", shapes=ROWS)
+def _layernorm_no_bias(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(s[-1]), None], {"eps": 1e-5}
+
+
+@case("layernorm_backward", shapes=ROWS)
+def _layernorm_backward(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(*s), d.normal(s[-1]), d.statistic(*s[:-1]), d.statistic(*s[:-1])], {}
+
+
+pair("swiglu")
+
+
+@case("swiglu_backward")
+def _swiglu_backward(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(*s), d.normal(*s)], {}
+
+
+# --- by index ---------------------------------------------------------------------------------------------------------
+
+
+@case("embedding", shapes=((5, 8), (63, 1), (1, 100), (1000, 33), (7, 2, 3)))
+def _embedding(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.index(s[0], 3, 50, dtype=dtypes.int32)], {}
+
+
+@case("embedding", "no-ids", shapes=((5, 8),))
+def _embedding_empty(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.index(s[0], 0)], {}
+
+
+@case("embedding_backward", shapes=((5, 8), (63, 1), (1, 100), (300, 33), (7, 2, 3)))
+def _embedding_backward(d: Data, s: Shape) -> Call:
+    return [d.normal(3, 50, *s[1:]), d.index(s[0], 3, 50)], {"rows": s[0]}
+
+
+@case("pick", shapes=ROWS)
+def _pick(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.index(s[-1], *s[:-1])], {}
+
+
+@case("pick_backward", shapes=ROWS)
+def _pick_backward(d: Data, s: Shape) -> Call:
+    return [d.normal(*s[:-1]), d.index(s[-1], *s[:-1], dtype=dtypes.int32)], {"size": s[-1]}
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+LOGITS = ((1, 1), (5, 63), (100, 10), (3, 1000), (0, 7), (257, 65))
+
+
+def _weights(d: Data, n: int) -> Any:
+    """A quarter of them 0."""
+    return d.plain((d.random.random(n) + 0.5) * (d.random.random(n) > 0.25) / max(n, 1), dtypes.float32)
+
+
+@case("cross_entropy", shapes=LOGITS)
+def _cross_entropy(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.index(s[1], s[0]), _weights(d, s[0])], {}
+
+
+@case("cross_entropy_backward", shapes=LOGITS)
+def _cross_entropy_backward(d: Data, s: Shape) -> Call:
+    lse = d.plain(d.random.random(s[0]) + 5, d.statistics)
+    return [d.plain(0.7, d.statistics), d.normal(*s), d.index(s[1], s[0]), _weights(d, s[0]), lse], {}
+
+
+for _gradients in (True, False):
+    for _operand in (None, dtypes.bfloat16):
+
+        @case(
+            "lm_head_loss",
+            f"{'gradients' if _gradients else 'loss'}-{_operand.name if _operand else 'plain'}",
+            shapes=((1, 1, 1), (5, 8, 63), (63, 33, 100), (100, 16, 1000), (0, 4, 7)),
+            tolerance="mixed" if _operand else None,
+        )
+        def _lm_head(d: Data, s: Shape, operand: DType | None = _operand, gradients: bool = _gradients) -> Call:
+            n, width, vocabulary = s
+            arrays = [d.normal(n, width), d.normal(vocabulary, width), d.index(vocabulary, n), _weights(d, n)]
+            return arrays, {"operand_dtype": operand, "gradients": gradients}
+
+
+# --- products and attention: the cases that belong to every kernel; their own tests go further ------------------------
+
+
+@case("matmul", shapes=((1, 1, 1), (5, 7, 3), (63, 33, 100)))
+def _matmul(d: Data, s: Shape) -> Call:
+    m, k, n = s
+    return [d.normal(2, m, k), d.normal(k, n), d.normal(n)], {"operand_dtype": None}
+
+
+HEADS = {"causal": True, "scale": 0.3, "dropout": 0.0, "seed": 0, "counter": 0}
+ATTENTION = ((1, 1, 1, 1, 1, 2), (2, 7, 7, 4, 2, 8), (1, 63, 63, 2, 1, 6))
+
+
+@case("attention", shapes=ATTENTION, tolerance="mixed", layouts=("plain", "transposed"))
+def _attention(d: Data, s: Shape) -> Call:
+    b, rows, keys, heads, kv_heads, width = s
+    arrays = [d.normal(b, rows, heads, width), d.normal(b, keys, kv_heads, width), d.normal(b, keys, kv_heads, width)]
+    return arrays, HEADS
+
+
+@case("attention_backward", shapes=ATTENTION, tolerance="mixed", layouts=("plain", "transposed"))
+def _attention_backward(d: Data, s: Shape) -> Call:
+    b, rows, keys, heads, kv_heads, width = s
+    q, k, v = d.normal(b, rows, heads, width), d.normal(b, keys, kv_heads, width), d.normal(b, keys, kv_heads, width)
+    forward = [place(x, reference, "plain", wide=True) for x in (q, k, v)]
+    o, lse = (numbers(r) for r in reference.kernels.attention(*forward, **HEADS))
+    return [d.normal(b, rows, heads, width), q, k, v, d.value(o), d.plain(lse, d.statistics)], HEADS
+
+
+@case("rope", shapes=((1, 1, 1, 2), (2, 7, 3, 8), (1, 63, 2, 6)))
+def _rope(d: Data, s: Shape) -> Call:
+    table = d.statistic(s[1] + 3, s[3] // 2)
+    return [d.normal(*s), table, table], {"offset": 2, "interleaved": False, "inverse": False}
+
+
+# --- optimizers: contiguous arguments of one shape --------------------------------------------------------------------
+
+FLAT = ("plain",)
+PARAMETERS = ((1,), (63,), (100,), (1000,), (0,), (5, 7), (70, 1000))
+
+
+def _state(d: Data, s: Shape, count: int) -> list[Any]:
+    return [d.normal(*s), d.normal(*s), *[d.positive(*s) for _ in range(count)], d.plain(0.5, dtypes.float32)]
+
+
+@case("adamw_", shapes=PARAMETERS, layouts=FLAT)
+def _adamw(d: Data, s: Shape) -> Call:
+    settings = {"lr": 1e-2, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1, "step": 3}
+    return _state(d, s, 2), settings
+
+
+@case("sgd_", shapes=PARAMETERS, layouts=FLAT)
+def _sgd(d: Data, s: Shape) -> Call:
+    weight, grad, scale = _state(d, s, 0)
+    return [weight, grad, None, scale], {"lr": 1e-2, "momentum": 0.9, "nesterov": False, "weight_decay": 0.1}
+
+
+for _nesterov in (True, False):
+
+    @case("sgd_", "nesterov" if _nesterov else "momentum", shapes=PARAMETERS, layouts=FLAT)
+    def _sgd_momentum(d: Data, s: Shape, nesterov: bool = _nesterov) -> Call:
+        return _state(d, s, 1), {"lr": 1e-2, "momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.1}
