@@ -16,7 +16,7 @@ print("y   ", y)
 print("loss", loss)
 
 # The tape of a result: the operations it depends on, in order, and what each keeps for its backward.
-print(describe(tape(loss.op and loss)))
+print(describe(tape(loss)))
 
 # One call fills `grad` of every leaf: d loss / d y = 2 y / n, and so on down the tape.
 loss.backward()

@@ -5,34 +5,35 @@ from pellucid.base.errors import GradientError
 from pellucid.tape import gradcheck
 
 
-class Softplus(pellucid.Op):
-    """y = ln(1 + e**x);  dx = dy sigmoid(x).   It computes through the kernels of the tensor's device alone."""
+class Bell(pellucid.Op):
+    """y = e**(-x**2);  dx = -2 x y dy.   It computes through the kernels of the tensor's device alone."""
 
-    saves = ("x",)
+    saves = ("x", "y")
 
     def forward(self, x):
         k = self.kernels
-        self.save(x=x)
-        # ln(1 + e**x) = max(x, 0) + ln(1 + e**-|x|), which never overflows.
-        tail = k.log(k.add(k.exp(k.neg(k.abs(x))), 1.0))
-        return k.add(k.relu(x), tail)
+        y = k.exp(k.neg(k.mul(x, x)))
+        self.save(x=x, y=y)
+        return y
 
     def backward(self, dy):
-        return {"x": self.kernels.mul(dy, self.kernels.sigmoid(self.x))}
+        k = self.kernels
+        return {"x": k.neg(k.mul(k.mul(k.add(self.x, self.x), self.y), dy))}
 
 
-class Wrong(Softplus):
-    """The same with a mistake in it."""
+class Wrong(Bell):
+    """The same with a mistake in it: the 2 is missing."""
 
     def backward(self, dy):
-        return {"x": self.kernels.mul(dy, self.kernels.tanh(self.x))}
+        k = self.kernels
+        return {"x": k.neg(k.mul(k.mul(self.x, self.y), dy))}
 
 
 x = pellucid.randn((3, 4), generator=pellucid.Generator(0), dtype="float64", requires_grad=True)
-print("softplus:", Softplus.apply(x))
+print("bell:", Bell.apply(x))
 
 # The check compares backward with central differences, in float64, under a random cotangent.
-print(f"largest difference: {gradcheck(Softplus.apply, [x]):.1e}")
+print(f"largest difference: {gradcheck(Bell.apply, [x]):.1e}")
 
 try:
     gradcheck(Wrong.apply, [x])

@@ -111,7 +111,7 @@ from .ops import (
     where,
     zeros,
 )
-from .tape import Op, Parameter, Tensor, enable_grad, no_grad, trace
+from .tape import Op, Parameter, Tensor, enable_grad, from_dlpack, gradcheck, no_grad, trace
 
 __version__ = "0.1.0"
 
@@ -160,12 +160,14 @@ __all__ = [
     "float16",
     "float32",
     "float64",
+    "from_dlpack",
     "from_numpy",
     "full",
     "ge",
     "gelu",
     "generate",
     "getitem",
+    "gradcheck",
     "gt",
     "int8",
     "int16",

@@ -35,7 +35,7 @@ def both(name: str, arguments: list[Any], dtype: DType, **keyword: Any) -> list[
 
 def check(name: str, arguments: list[Any], dtype: DType, **keyword: Any) -> None:
     for got, want in both(name, arguments, dtype, **keyword):
-        # The reference in the same dtype has errors of its own: twice the bounds. The largest numbers do not widen them.
+        # The reference in the same dtype has errors of its own: twice the bounds, for each number alone.
         bounds = spec.tolerance(spec.KERNELS[name].tolerance, got.dtype)
         a, b = numbers(got), numbers(want)
         for i in np.ndindex(a.shape):

@@ -1,4 +1,4 @@
-"""Normalisation of the last axis, fused."""
+"""Normalisation of the last axis, fused: one kernel forward, one backward, statistics kept for the way back."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import numpy as np
 from ...base import dtypes
 from ...device import Array
 from .attention_backward import attention_backward
-from .attention_tiles import aligned, as_operand, fill, fill_keep, hide, memory, product, queries, turn_in, turn_out, widen
+from .attention_tiles import aligned, as_operand, fill, fill_keep, hide, keep_row, keep_size, memory, product, queries, turn_in, turn_out, widen
 from .formats import load, store
 from .functions import exp, inner, like
 from .lanes import VECTOR, apart, operand, store_sums, vbelow, vexp2, vhighest, vload, vload_part, vmax, vsplat, vspread, vstore, vsum, width
@@ -82,13 +82,14 @@ def _forward(
     heads, lanes = groups * kv_heads, queries(lse)
     blocks, size = (tq + lanes - 1) // lanes, max(1, min(tk, _KEYS))
     new = np.int64(0)  # for `product`: a literal would compile another one
-    scratch = np.empty((2 * d + 3 + 2 * size) * lanes + 2 * size * d + 16, lse.dtype)
+    drawn = keep_size(lse, size) if dropout > 0 else 0
+    scratch = np.empty((2 * d + 3 + size) * lanes + size * d + drawn + 16, lse.dtype)
     turned = aligned(scratch)
     out, s = turned + d * lanes, turned + 2 * d * lanes
-    keep = s + size * lanes
-    numbers = keep + size * lanes
+    numbers = s + size * lanes
     top, total = numbers + lanes, numbers + 2 * lanes
     copy = total + lanes
+    keep = copy + size * d
     for l in range(lanes):  # noqa: E741
         scratch[numbers + l] = l
     for item in range(lo, hi):
@@ -110,8 +111,8 @@ def _forward(
                 hide(scratch, s, first - i0 - tk + tq, n, numbers, -np.inf)
             _soften(scratch, s, n, top, total, out, d if first > 0 else 0)
             if dropout > 0:
-                word = counter + ((b * heads + h) * tq + i0) * tk
-                fill_keep(scratch, keep, low, high, word, tk, rows, first, first + n, dropout)
+                word = counter + ((b * heads + h) * tq + i0) * tk + first
+                fill_keep(scratch, keep, low, high, word, tk, rows, n, dropout)
                 for i in range(0, n * lanes, width(lse, VECTOR)):
                     vstore(scratch, s + i, vload(scratch, s + i) * vload(scratch, keep + i))
             # o += p v
@@ -175,13 +176,13 @@ def _decode(
     of `parts` for each head of the group, maximum, sum and output."""
     w = width(lse, VECTOR)
     heads, chunks, padded = groups * kv_heads, max(1, (tk + span - 1) // span), (d + w - 1) // w * w
-    scratch = np.empty(groups * (2 * padded + 2) + _TILE * (padded + queries(lse) + 1) + 16, lse.dtype)
+    scratch = np.empty(groups * (2 * padded + 2) + _TILE * (padded + 2) + 24, lse.dtype)
     scaled = aligned(scratch)
     out = scaled + groups * padded
     s = out + groups * padded
     copy = s + _TILE
-    keep = copy + _TILE * padded
-    top = keep + _TILE * queries(lse)
+    keep = copy + _TILE * padded + 4
+    top = keep + _TILE + 4
     for item in range(lo, hi):
         chunk, rest = item % chunks, item // chunks
         b, kv_head = rest // kv_heads, rest % kv_heads
@@ -208,9 +209,9 @@ def _decode(
                 own = out + g * padded
                 _soften_row(scratch, s, n, top + 2 * g, own, padded)
                 if dropout > 0:
-                    fill_keep(scratch, keep, low, high, counter + (b * heads + h + g) * tk + first, 0, 1, 0, n, dropout)
-                    for j in range(n):
-                        scratch[s + j] *= scratch[keep + j * queries(lse)]
+                    keep_row(scratch, keep, low, high, counter + (b * heads + h + g) * tk + first, n, dropout)
+                    for j in range(0, n, w):
+                        vstore(scratch, s + j, vload(scratch, s + j) * vload(scratch, keep + j))
                 # o += p v
                 if vd == 1:
                     _weigh(scratch, own, s, v, v0, vt, n, d)

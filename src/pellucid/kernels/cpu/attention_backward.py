@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from ...device import Array
-from .attention_tiles import aligned, as_columns, as_operand, fill, fill_keep, hide, memory, product, queries, turn_in, turn_out
+from .attention_tiles import aligned, as_columns, as_operand, fill, fill_keep, hide, keep_size, memory, product, queries, turn_in, turn_out
 from .formats import load, store
 from .functions import inner, like
 from .lanes import VECTOR, apart, operand, still, vexp2, vload, vsplat, vstore, vsum, width
@@ -76,17 +76,19 @@ def _blocks(
     heads, lanes = groups * kv_heads, queries(lse)
     blocks, size, ld = (tq + lanes - 1) // lanes, max(1, min(tk, _KEYS)), kv_heads * padded
     new, one = np.int64(0), np.int64(1)  # for `product`: a literal would compile another one
-    scratch = np.empty((3 * d + 2 * padded + 3 * size + 3) * lanes + 2 * size * d + 16, lse.dtype)
+    drawn = keep_size(lse, size) if dropout > 0 else 0
+    scratch = np.empty((3 * d + 2 * padded + 2 * size + 3) * lanes + 2 * size * d + drawn + 16, lse.dtype)
     q_turned = aligned(scratch)
     g_turned, dq_turned = q_turned + d * lanes, q_turned + 2 * d * lanes
     q_copy = dq_turned + d * lanes
     g_copy = q_copy + padded * lanes
     p = g_copy + padded * lanes
-    ds, keep = p + size * lanes, p + 2 * size * lanes
-    top = keep + size * lanes
+    ds = p + size * lanes
+    top = ds + size * lanes
     delta, numbers = top + lanes, top + 2 * lanes
     k_copy = numbers + lanes
     v_copy = k_copy + size * d
+    keep = v_copy + size * d
     for l in range(lanes):  # noqa: E741
         scratch[numbers + l] = l
     for item in range(lo, hi):
@@ -129,8 +131,8 @@ def _blocks(
                 )
                 # p m and ds = scale p (m dp - delta)
                 if dropout > 0:
-                    word = counter + ((b * heads + h) * tq + i0) * tk
-                    fill_keep(scratch, keep, low, high, word, tk, rows, first, first + n, dropout)
+                    word = counter + ((b * heads + h) * tq + i0) * tk + first
+                    fill_keep(scratch, keep, low, high, word, tk, rows, n, dropout)
                 _weights(scratch, p, ds, keep, top, delta, n, scale, dropout > 0)
                 # dv += (p m)^T do,  dk += ds^T q,  dq += ds k
                 product(dv, into, ld, scratch, p, lanes, one, g_from, g_at, g_ld, n, padded, rows, one)

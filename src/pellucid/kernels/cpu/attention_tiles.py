@@ -8,11 +8,13 @@ of a block are turned on the way in and the outputs on the way out.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ...device import Array
 from .formats import load, store
-from .functions import inner
+from .functions import inner, like
 from .lanes import VECTOR, apart, narrow, operand, still, vbelow, vload, vspread, vsplat, vstore, vtranspose, width
 from .philox import philox
 
@@ -189,17 +191,35 @@ def hide(s, s0, first, rows, lane_numbers, value):
 
 
 @inner
-def fill_keep(keep, keep0, low, high, word, tk, rows, first, last, p):
-    """keep[j - first, l] = 1 / (1 - p) or 0 for keys first to last-1; the mask of (l, j) is word `word` + l tk + j."""
+def keep_row(x, x0, low, high, word, n, p):
+    """1 / (1 - p) or 0 for the n numbers of a row whose first has that word; writes up to three more on both sides."""
     apart()
-    lanes = queries(keep)
-    limit = np.float32(p)
+    limit = np.uint32(math.ceil(np.float32(p) * 2**24))  # of the top 24 bits, so that they need not become a float
+    on, off = like(1 / (1 - p), load(x, x0)), like(0, load(x, x0))
+    at, block = x0 - (word & 3), word >> 2
+    for i in range((n + (word & 3) + 3) >> 2):
+        a, b, c, e = philox(low, high, block + i)
+        store(x, at + 4 * i, on if a >> np.uint32(8) >= limit else off)
+        store(x, at + 4 * i + 1, on if b >> np.uint32(8) >= limit else off)
+        store(x, at + 4 * i + 2, on if c >> np.uint32(8) >= limit else off)
+        store(x, at + 4 * i + 3, on if e >> np.uint32(8) >= limit else off)
+
+
+@inner
+def keep_size(x, keys):
+    """Elements of the scratch of `fill_keep`: the mask as it is made, a row for each query, and turned."""
+    return queries(x) * (2 * (keys + width(x, VECTOR)) + 8)
+
+
+@inner
+def fill_keep(x, keep, low, high, word, tk, rows, n, p):
+    """x[keep + j queries + l] = 1 / (1 - p) or 0 for n keys; the mask of (l, j) is word `word` + l tk + j."""
+    w, lanes = width(x, VECTOR), queries(x)
+    padded = (n + w - 1) // w * w
+    ld = padded + 8
+    made = keep + padded * lanes + 4
     for l in range(rows):  # noqa: E741
-        start = word + l * tk
-        for block in range((start + first) >> 2, (start + last + 3) >> 2):
-            words = philox(low, high, block)
-            for t in range(4):
-                j = 4 * block + t - start
-                if first <= j < last:
-                    u = np.float32(words[t] >> np.uint32(8)) * np.float32(2.0**-24)
-                    store(keep, keep0 + (j - first) * lanes + l, 1 / (1 - p) if u >= limit else 0.0)
+        keep_row(x, made + l * ld, low, high, word + l * tk, n, p)
+    for j in range(0, n, w):
+        for half in range(0, lanes, w):
+            vtranspose(x, keep + j * lanes + half, lanes, x, made + half * ld + j, ld)
