@@ -263,6 +263,15 @@ def test_a_folder_that_holds_a_run(corpus: Path, finished: Path, refused: Refuse
     )
 
 
+def test_a_folder_that_holds_files_of_ours(corpus: Path, tmp_path: Path, refused: Refused) -> None:
+    (tmp_path / "tokenizer.json").write_text("precious")
+    assert refused("train", "--corpus", corpus, "--out", tmp_path, *SHORT, notes=1) == (
+        f"pellucid train: {tmp_path}: the output folder holds other files; got tokenizer.json. hint: choose another "
+        "folder, or move them away"
+    )
+    assert (tmp_path / "tokenizer.json").read_text() == "precious"
+
+
 def test_a_folder_in_use(corpus: Path, stopped: Path, tmp_path: Path, refused: Refused) -> None:
     script = "import sys, time; from pellucid.checkpoint import lock_folder\n"
     script += "with lock_folder(sys.argv[1]): print('held', flush=True); time.sleep(60)"

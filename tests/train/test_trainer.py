@@ -128,7 +128,7 @@ def test_events_and_metrics_tell_the_same_story(tokens: TokenFile, tmp_path: Pat
     assert all(e.tokens == 64 and e.share_of_peak and e.share_of_peak > 0 for e in steps)
     assert [(e.step, e.loss) for e in steps] == losses(tmp_path / "a")
     assert [(e.step, e.whole) for e in events if isinstance(e, Evaluated)] == [(5, False), (10, False), (12, True)]
-    assert [e.step for e in events if isinstance(e, Saved)] == [0, 4, 8, 12]
+    assert [e.step for e in events if isinstance(e, Saved)] == [0, 4, 8, 12, 12]
     assert sorted(p.name for p in (tmp_path / "a" / "checkpoints").iterdir()) == ["step-00000008", "step-00000012"]
     newest = latest_checkpoint(tmp_path / "a")
     assert newest is not None

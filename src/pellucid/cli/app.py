@@ -84,11 +84,12 @@ def run_command(command: str, arguments: list[str]) -> int:
 def _guarded(who: str, run: Callable[[], int], *, debug: bool) -> int:
     """The exit status of `run`; user errors become one line on stderr."""
     try:
-        status = run()
+        try:
+            status = run()
+        except SystemExit as stop:  # --help ends a command this way
+            status = stop.code if isinstance(stop.code, int) else 0
         sys.stdout.flush()
         return status
-    except SystemExit as stop:  # --help ends a command this way
-        return stop.code if isinstance(stop.code, int) else 0
     except BrokenPipeError:
         # Whoever read the output has gone; Python would complain once more when it flushes at exit.
         with suppress(OSError):

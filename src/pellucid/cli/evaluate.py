@@ -97,7 +97,7 @@ def run(arguments: list[str]) -> int:
             "tokens": count,
             "predicted": found.n_targets,
             "loss": found.loss,
-            "perplexity": found.perplexity,
+            "perplexity": found.perplexity if found.perplexity < float("inf") else None,
             "bits_per_byte": bits,
             "seconds": seconds,
         }

@@ -142,6 +142,9 @@ def new_folder(out: Path | None, name: str) -> Iterator[Path]:
         if (folder / CONFIG).exists() or latest_checkpoint(folder) is not None:
             hint = f"continue it with pellucid train --resume {folder}, or choose another folder"
             raise ConfigError(str(folder), "the output folder holds a run already", hint=hint)
+        if taken := [n for n in (TOKENIZER, TOKENS, METRICS, CURVE) if (folder / n).exists()]:
+            hint = "choose another folder, or move them away"
+            raise ConfigError(str(folder), "the output folder holds other files", got=", ".join(taken), hint=hint)
         try:
             yield folder
         except BaseException:

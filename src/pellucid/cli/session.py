@@ -133,7 +133,8 @@ def report(run: Run, outcome: Outcome, out: Output, stopper: Stopper) -> int:
     loss = None
     if outcome.held_out_loss is not None:
         bits = f", {outcome.bits_per_byte:.3f} bits/byte" if outcome.bits_per_byte is not None else ""
-        loss = f"{outcome.held_out_loss:.4f} nats/token (perplexity {exp(outcome.held_out_loss):.3f}{bits})"
+        perplexity = _perplexity(outcome.held_out_loss)
+        loss = f"{outcome.held_out_loss:.4f} nats/token (perplexity {perplexity or float('inf'):.3f}{bits})"
     resume = f"pellucid train --resume {run.folder}"
     out.facts(
         {
@@ -164,10 +165,15 @@ def result_json(run: Run, outcome: Outcome) -> dict[str, Any]:
         "stopped": outcome.stopped,
         "seconds": outcome.seconds,
         "held_out_loss": loss,
-        "perplexity": None if loss is None else exp(loss),
+        "perplexity": None if loss is None else _perplexity(loss),
         "bits_per_byte": outcome.bits_per_byte,
         "sample": outcome.sample,
     }
+
+
+def _perplexity(loss: float) -> float | None:
+    """e**loss, or None where that is beyond all numbers, which JSON has no word for."""
+    return exp(loss) if loss < 700 else None
 
 
 def _prompt(run: Run) -> str:

@@ -39,7 +39,7 @@ class HostDevice(Device):
         self.bytes_in_use = 0
         self.peak_bytes = 0
         self._keep = _KEEP
-        self._poison = settings().poison
+        self._poison: bool | None = None  # read at the first allocation, so that importing can't fail
 
     def allocate(self, nbytes: int) -> Buffer:
         wanted = size_class(nbytes)
@@ -51,6 +51,8 @@ class HostDevice(Device):
         self.bytes_in_use += wanted
         if self.bytes_in_use > self.peak_bytes:
             self.peak_bytes = self.bytes_in_use
+        if self._poison is None:
+            self._poison = settings().poison
         if self._poison:
             memory[:] = 0xFF  # every float format reads this as NaN, every integer as -1 or its largest
         return Buffer(self, address, nbytes, memory, wanted)
@@ -72,8 +74,6 @@ class HostDevice(Device):
     def release(self, buffer: Buffer) -> None:
         # Runs while the interpreter shuts down, too, when names of modules are gone: only what `self` holds is used.
         block = buffer.block
-        if block == 0:
-            return
         self.bytes_in_use -= block
         if self.bytes_cached + block <= self._keep:
             self.bytes_cached += block

@@ -28,7 +28,8 @@ class Buffer:
         self.device, self.address, self.nbytes, self.memory, self.block = device, address, nbytes, memory, block
 
     def __del__(self) -> None:
-        self.device.release(self)
+        if getattr(self, "block", 0):  # absent where an interrupt fell into __init__
+            self.device.release(self)
 
 
 class Device(ABC):

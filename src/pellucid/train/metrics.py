@@ -46,9 +46,12 @@ class Metrics:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, record: dict[str, Any]) -> None:
-        """Adds a line at once."""
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
+        """Adds a line at once. Raises DataError where the file can't take it."""
+        try:
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise DataError(self._file.name, "can't write the metrics", got=error.strerror) from None
 
     def close(self) -> None:
         self._file.close()

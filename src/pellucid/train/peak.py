@@ -10,7 +10,7 @@ from ..device import device as find_device
 
 
 def measure_peak(
-    device: str | Device, *, operand_dtype: DType | None = None, size: int = 1024, seconds: float = 0.15
+    device: str | Device, *, operand_dtype: DType | None = None, size: int = 1024, seconds: float = 0.4
 ) -> float:
     """FLOP/s of the fastest (size x size) @ (size x size) product seen in `seconds` s of trying, float32 in and out."""
     where = find_device(device)

@@ -217,11 +217,14 @@ class Trainer:
             self.save()
 
     def _finish(self, metrics: Metrics | None) -> None:
-        """The end of the run: the loss over all held-out text, and a checkpoint; a stopped run only saves."""
-        if self.step == self.config.steps:
-            self._evaluate(metrics, None)
+        """The end of the run: a checkpoint first, so that nothing is lost while all held-out text is evaluated, and once
+        more with the result; a stopped run only saves."""
         if self.folder is not None and self._saved_at != self.step:
             self.save()
+        if self.step == self.config.steps and self.held_out is not None:
+            self._evaluate(metrics, None)
+            if self.folder is not None:
+                self.save()
 
     def _evaluate(self, metrics: Metrics | None, batches: int | None) -> None:
         if self.held_out is None:
