@@ -42,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--threads", type=int, default=2, help="CPU threads of each side; default %(default)s")
     p.add_argument("--iterations", type=int, help="training steps of nanogpt; default: the recipe's 2000")
     p.add_argument("--block", type=int, default=100, help="training steps in a turn; default %(default)s")
+    p.add_argument(
+        "--precision", choices=("float32", "bfloat16"), default="float32", help="of our matrix products in nanogpt"
+    )
     p.add_argument("--quick", action="store_true", help="fewer repetitions")
     p.add_argument("--json", action="store_true", help="end with one line of JSON")
     return p
@@ -58,7 +61,9 @@ def main(argv: list[str] | None = None) -> int:
         if value is not None and value < 1:
             p.error(f"--{name} must be at least 1; got {value}")
     peer = None if given.peer == "none" else given.peer
-    options = Options(peer, given.data, given.threads, given.iterations, given.block, given.quick)
+    options = Options(
+        peer, given.data, given.threads, given.iterations, given.block, given.quick, precision=given.precision
+    )
     # Read once, by the first kernel: before anything runs, after everything is imported.
     os.environ["PELLUCID_THREADS"] = str(options.threads)
     about = environment(options.threads)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from pellucid.checkpoint import load_into
@@ -14,6 +16,8 @@ from pellucid.optim import AdamW
 from pellucid.train import evaluate, train_step
 
 from .recipe import Batch, Recipe, Weights
+
+Precision = Literal["float32", "bfloat16"]
 
 #: Names of the model's parts: published GPT-2 checkpoints -> Pellucid. `c_attn` is q, k and v below one another.
 PARTS = {
@@ -42,7 +46,7 @@ def renamed(weights: Weights) -> Weights:
     return found
 
 
-def configuration(recipe: Recipe, vocabulary: int) -> TransformerConfig:
+def configuration(recipe: Recipe, vocabulary: int, precision: Precision = "float32") -> TransformerConfig:
     """The recipe's model: GPT-2 without biases or dropout, gelu by the error function."""
     return TransformerConfig(
         vocabulary,
@@ -54,6 +58,7 @@ def configuration(recipe: Recipe, vocabulary: int) -> TransformerConfig:
         norm_eps=recipe.norm_eps,
         positions="learned",
         activation="gelu",
+        precision=precision,
     )
 
 
@@ -68,9 +73,11 @@ class Pellucid:
 
     name = "pellucid"
 
-    def __init__(self, recipe: Recipe, weights: Weights, *, device: str = "cpu") -> None:
+    def __init__(
+        self, recipe: Recipe, weights: Weights, *, device: str = "cpu", precision: Precision = "float32"
+    ) -> None:
         self.recipe = recipe
-        self.model = TransformerLM(configuration(recipe, len(weights["wte.weight"])), device=device)
+        self.model = TransformerLM(configuration(recipe, len(weights["wte.weight"]), precision), device=device)
         load_into(dict(self.model.named_parameters()), {n: w.copy() for n, w in renamed(weights).items()})
         self.optimizer = AdamW(
             self.model.named_parameters(),

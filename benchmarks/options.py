@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from .report import REPOSITORY
 
@@ -17,7 +18,7 @@ class Refused(Exception):
 class Options:
     """peer: the library to run beside ours, None for none. data: the folder of real data, None for where it usually is.
     threads: CPU threads of each side. iterations, block: training steps in all and in a turn, None for the recipe's.
-    quick: fewer repetitions. pause: seconds between turns, in which the other side's threads go to sleep.
+    precision: of our side's matrix products in nanogpt. quick: fewer repetitions. pause: seconds between turns, in which the other side's threads go to sleep.
     """
 
     peer: str | None = None
@@ -27,6 +28,7 @@ class Options:
     block: int = 100
     quick: bool = False
     pause: float = 0.05
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     def corpus(self, name: Path) -> Path:
         """A file of the folder of real data. Raises Refused where it isn't there."""

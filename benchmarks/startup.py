@@ -72,7 +72,7 @@ def run_first_step(options: Options) -> list[Row]:
             for _ in range(3):
                 once("warm kernel cache", "pellucid", cache=Path(folder))
                 if options.peer:
-                    once("", options.peer)
+                    once("fresh process", options.peer)
     if options.peer and not math.isclose(losses["pellucid"], losses[options.peer], rel_tol=AGREEMENT):
         raise Refused(f"first-step: the losses differ: {losses}; wrong kernels are not timed")
     return [row("first-step", what, by, values, unit="s", dtype="float32") for (what, by), values in times.items()]

@@ -7,6 +7,7 @@ import pytest
 
 from pellucid.base import dtypes
 from pellucid.base.errors import DeviceError
+from pellucid.base.settings import settings
 from pellucid.device import HostDevice
 from pellucid.device.cpu import size_class
 
@@ -69,7 +70,7 @@ def test_foreign_memory_is_not_cached(host: HostDevice) -> None:
 
 
 def test_fresh_memory_is_poisoned(host: HostDevice) -> None:
-    if not host._poison:
+    if not settings().poison:
         pytest.skip("PELLUCID_POISON is off")
     for dtype in dtypes.FLOATS:
         assert np.isnan(host.download(host.empty((7,), dtype)).astype(np.float64)).all()

@@ -7,6 +7,7 @@ Tolerances follow the probabilistic bound of a sum of K rounded products, eps * 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import itertools
 import mmap
 import threading
@@ -25,12 +26,12 @@ from pellucid.base.errors import DeviceError, DTypeError, ShapeError
 from pellucid.base.settings import settings
 from pellucid.device import Array, Buffer, HostDevice, cpu, pool
 from pellucid.device.cpu import view
-from pellucid.kernels.cpu import gemm_ir, gemm_plan, gemv_ir, ir, isa
-from pellucid.kernels.cpu import matmul as module
-from pellucid.kernels.cpu.gemm_ir import Format
+from pellucid.kernels.cpu import cache, gemm_ir, gemm_plan, gemv_ir, ir, isa, pack_ir
 from pellucid.kernels.cpu.matmul import matmul
+from pellucid.kernels.cpu.vectors_ir import Format
 
 Host = np.ndarray[Any, Any]
+module = importlib.import_module("pellucid.kernels.cpu.matmul")  # the package shows its function under this name
 BF16 = dtypes.bfloat16
 #: Of the sums, and of one rounding of the result.
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "bfloat16": 2.0**-23, "float16": 2.0**-23}
@@ -44,6 +45,14 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> isa
     chosen = isa.named(request.param)
     monkeypatch.setattr(isa, "current", lambda: chosen)
     return chosen
+
+
+@pytest.fixture(params=[True, False], ids=["direct", "packed"])
+def packing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets small operands be read where they lie, or has every operand packed."""
+    monkeypatch.setattr(module, "_plans", {})
+    if not request.param:
+        monkeypatch.setattr(gemm_plan, "_DIRECT_BYTES", -1)
 
 
 @pytest.fixture
@@ -84,7 +93,7 @@ SIZES = (1, 2, 3, 63, 64, 65, 100, 127, 513)
 
 
 @pytest.mark.parametrize("dtype", dtypes.FLOATS, ids=lambda d: d.name)
-def test_odd_sizes(path: isa.Isa, rng: np.random.Generator, dtype: DType) -> None:
+def test_odd_sizes(path: isa.Isa, packing: None, rng: np.random.Generator, dtype: DType) -> None:
     for m, k, n in itertools.product(SIZES[::2], SIZES[1::2], SIZES[::2]):
         check(numbers(rng, (m, k), dtype), numbers(rng, (k, n), dtype))
     for m, k, n in zip(SIZES, SIZES[::-1], SIZES[3:] + SIZES[:3], strict=True):
@@ -93,7 +102,9 @@ def test_odd_sizes(path: isa.Isa, rng: np.random.Generator, dtype: DType) -> Non
 
 @pytest.mark.parametrize("operand", [None, BF16], ids=["plain", "rounded"])
 @pytest.mark.parametrize("dtype", dtypes.FLOATS, ids=lambda d: d.name)
-def test_every_layout(path: isa.Isa, rng: np.random.Generator, dtype: DType, operand: DType | None) -> None:
+def test_every_layout(
+    path: isa.Isa, packing: None, rng: np.random.Generator, dtype: DType, operand: DType | None
+) -> None:
     """Transposes, negative steps, gaps and repeated lines; also for one row and for one column."""
 
     def layouts(rows: int, columns: int) -> Iterator[Array]:
@@ -101,7 +112,12 @@ def test_every_layout(path: isa.Isa, rng: np.random.Generator, dtype: DType, ope
         yield numbers(rng, (columns, rows), dtype).transpose()
         yield numbers(rng, (rows, columns), dtype).slice(0, rows - 1, -1, -1).slice(1, columns - 1, -1, -1)
         yield numbers(rng, (2 * rows, 3 * columns), dtype).slice(0, 1, 2 * rows, 2).slice(1, 0, 3 * columns, 3)
-        yield numbers(rng, (2 * columns, rows + 5), dtype).slice(0, 0, 2 * columns, 2).slice(1, 2, rows + 2, 1).transpose()
+        yield (
+            numbers(rng, (2 * columns, rows + 5), dtype)
+            .slice(0, 0, 2 * columns, 2)
+            .slice(1, 2, rows + 2, 1)
+            .transpose()
+        )
         yield numbers(rng, (1, columns), dtype).expand((rows, columns))
 
     for m, k, n in ((37, 71, 45), (1, 130, 77), (77, 130, 1)):
@@ -109,7 +125,7 @@ def test_every_layout(path: isa.Isa, rng: np.random.Generator, dtype: DType, ope
             check(a, b, operand=operand)
 
 
-@pytest.mark.parametrize(("left", "right"), [p for p in itertools.permutations(dtypes.FLOATS, 2)], ids=lambda d: d.name)
+@pytest.mark.parametrize(("left", "right"), list(itertools.permutations(dtypes.FLOATS, 2)), ids=lambda d: d.name)
 def test_mixed_dtypes(path: isa.Isa, rng: np.random.Generator, left: DType, right: DType) -> None:
     y = check(numbers(rng, (33, 70), left), numbers(rng, (70, 50), right))
     assert y.dtype is dtypes.promote(left, right)
@@ -127,7 +143,7 @@ def test_bias(path: isa.Isa, rng: np.random.Generator, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", dtypes.FLOATS, ids=lambda d: d.name)
-def test_batches(path: isa.Isa, rng: np.random.Generator, dtype: DType) -> None:
+def test_batches(path: isa.Isa, packing: None, rng: np.random.Generator, dtype: DType) -> None:
     def check_pair(a: tuple[int, ...], b: tuple[int, ...]) -> None:
         check(numbers(rng, a, dtype), numbers(rng, b, dtype), numbers(rng, b[-1:], dtype))
 
@@ -171,7 +187,7 @@ def test_empty(path: isa.Isa, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("dtype", dtypes.FLOATS, ids=lambda d: d.name)
-def test_infinities_and_nans_stay_in_their_rows_and_columns(path: isa.Isa, dtype: DType) -> None:
+def test_infinities_and_nans_stay_in_their_rows_and_columns(path: isa.Isa, packing: None, dtype: DType) -> None:
     for m, k, n in ((13, 35, 33), (1, 35, 33), (13, 35, 1)):
         a, b = np.ones((m, k)), np.ones((k, n))
         a[0, -1], b[3, n - 1] = np.inf, np.nan
@@ -185,7 +201,7 @@ def test_infinities_and_nans_stay_in_their_rows_and_columns(path: isa.Isa, dtype
 
 
 def test_rounding_of_narrow_numbers(path: isa.Isa) -> None:
-    """Multiplying by one and adding nothing shows how elements are read and results rounded: as ml_dtypes and NumPy do."""
+    """Products with one, and sums with zero, show how elements are read and results rounded: as NumPy does."""
     bits = np.arange(65536, dtype=np.uint16)
     one = {d: cpu.upload(np.ones((1, 1)), d) for d in (BF16, dtypes.float16, dtypes.float32)}
     for dtype in (BF16, dtypes.float16):
@@ -201,9 +217,17 @@ def test_rounding_of_narrow_numbers(path: isa.Isa) -> None:
         rounded = f32.astype(BF16.numpy).astype(np.float32)
         y = matmul(cpu.upload(f32.reshape(-1, 1), dtypes.float32), one[dtypes.float32], operand_dtype=BF16)
         assert np.array_equal(view(y)[:, 0], rounded, equal_nan=True)
-        wide_sum = matmul(cpu.upload(np.zeros((1, 1)), dtypes.float16), cpu.upload(np.zeros((1, f32.size)), dtypes.float16), cpu.upload(f32, dtypes.float32))
+        wide_sum = matmul(
+            cpu.upload(np.zeros((1, 1)), dtypes.float16),
+            cpu.upload(np.zeros((1, f32.size)), dtypes.float16),
+            cpu.upload(f32, dtypes.float32),
+        )
         assert np.array_equal(view(wide_sum)[0], f32.astype(np.float16), equal_nan=True)
-        wide_sum = matmul(cpu.upload(np.zeros((1, 1)), BF16), cpu.upload(np.zeros((1, f32.size)), BF16), cpu.upload(f32, dtypes.float32))
+        wide_sum = matmul(
+            cpu.upload(np.zeros((1, 1)), BF16),
+            cpu.upload(np.zeros((1, f32.size)), BF16),
+            cpu.upload(f32, dtypes.float32),
+        )
         assert np.array_equal(wide(wide_sum)[0], f32.astype(BF16.numpy).astype(np.float64), equal_nan=True)
 
 
@@ -216,10 +240,12 @@ def thread_counts() -> Iterator[Callable[[int], None]]:
 
 @pytest.mark.parametrize("operand", [None, BF16], ids=["plain", "rounded"])
 def test_threads_do_not_change_a_bit(
-    path: isa.Isa, rng: np.random.Generator, thread_counts: Callable[[int], None], operand: DType | None
+    path: isa.Isa, packing: None, rng: np.random.Generator, thread_counts: Callable[[int], None], operand: DType | None
 ) -> None:
     shapes = ((300, 1300, 200), (64, 5000, 96), (1, 900, 3000), (2000, 700, 1))
-    pairs = [(numbers(rng, (m, k), dtypes.float32), numbers(rng, (n, k), dtypes.float32).transpose()) for m, k, n in shapes]
+    pairs = [
+        (numbers(rng, (m, k), dtypes.float32), numbers(rng, (n, k), dtypes.float32).transpose()) for m, k, n in shapes
+    ]
     pairs.append((numbers(rng, (12, 64, 40), dtypes.float32), numbers(rng, (12, 40, 64), dtypes.float32)))
     results = []
     for count in (1, 2, 3):
@@ -273,7 +299,9 @@ class Fenced(HostDevice):
 
 @pytest.mark.parametrize("behind", [True, False], ids=["behind", "before"])
 @pytest.mark.parametrize("dtype", dtypes.FLOATS, ids=lambda d: d.name)
-def test_nothing_outside_is_touched(path: isa.Isa, rng: np.random.Generator, dtype: DType, behind: bool) -> None:
+def test_nothing_outside_is_touched(
+    path: isa.Isa, packing: None, rng: np.random.Generator, dtype: DType, behind: bool
+) -> None:
     if not hasattr(ctypes.CDLL(None), "mprotect"):
         pytest.skip("no page protection on this system")
     device = Fenced(behind=behind)
@@ -301,7 +329,18 @@ def test_rows_beside_the_result_stay(path: isa.Isa, rng: np.random.Generator) ->
         for rows, columns in itertools.product(range(1, form.rows + 1), range(1, form.columns + 1)):
             c = cpu.upload(np.full((form.rows, form.columns + 3), 7.0), dtype)
             row = (form.columns + 3) * dtype.itemsize
-            tile(k, packed_a.address, packed_b.address, c.address, row, init.address, form.columns * 4, rows, columns, result)
+            tile(
+                k,
+                packed_a.address,
+                packed_b.address,
+                c.address,
+                row,
+                init.address,
+                form.columns * 4,
+                rows,
+                columns,
+                result,
+            )
             got = wide(c)
             assert np.allclose(got[:rows, :columns], want[:rows, :columns], rtol=1e-2, atol=1e-2)
             got[:rows, :columns] = 7.0
@@ -354,18 +393,19 @@ def test_neon_code_multiplies_and_adds_in_one_instruction() -> None:
     body = assembly.split("tile_12x2:")[1].split(".cfi_endproc")[0]
     assert body.count("fmla\t") >= form.rows * neon.vectors
     assert "bl\tfma" not in assembly
+    assert "fmla\t" in machine.emit_assembly(ir.optimise(gemm_ir.direct_text(form), machine))
     for source, name in itertools.product(("float32", "bfloat16", "float16"), ("float32", "rounded")):
         form = Format(name, neon)
-        for text in (gemm_ir.packing_text(form, source), gemv_ir.vector_text(form, source)):
+        for text in (pack_ir.packing_text(form, source), gemv_ir.vector_text(form, source)):
             assert ".globl" in machine.emit_assembly(ir.optimise(text, machine))
 
 
 def test_machine_code_is_kept_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(ir, "settings", lambda: replace(settings(), cache=tmp_path))
+    monkeypatch.setattr(cache, "settings", lambda: replace(settings(), cache=tmp_path))
     form = Format("float32", isa.named("portable"))
-    text = gemm_ir.packing_text(form, "float32")
+    text = pack_ir.packing_text(form, "float32")
     first = ir.compile_functions(text, form.isa)
-    (file,) = (tmp_path / "ir").iterdir()
+    (file,) = tmp_path.rglob("*.o")
     code = file.read_bytes()
     monkeypatch.setattr(ir, "optimise", lambda *_: pytest.fail("compiled twice"))
     second = ir.compile_functions(text, form.isa)

@@ -1,5 +1,17 @@
 """The CPU backend: every kernel compiled by LLVM at its first use and kept on disk, run on all cores."""
 
+from .activation import (
+    gelu,
+    gelu_backward,
+    relu,
+    relu_backward,
+    sigmoid,
+    sigmoid_backward,
+    silu,
+    silu_backward,
+    tanh,
+    tanh_backward,
+)
 from .attention import attention, attention_backward, rope
 from .clip import clip_scale, global_norm
 from .embedding import embedding, embedding_backward, pick, pick_backward
@@ -18,8 +30,6 @@ from .pointwise import (
     eq,
     exp,
     ge,
-    gelu,
-    gelu_backward,
     gt,
     le,
     log,
@@ -30,18 +40,10 @@ from .pointwise import (
     ne,
     neg,
     pow,
-    relu,
-    relu_backward,
-    sigmoid,
-    sigmoid_backward,
     sign,
-    silu,
-    silu_backward,
     sin,
     sqrt,
     sub,
-    tanh,
-    tanh_backward,
 )
 from .reduce import argmax, cumsum, max, min, sum
 from .softmax import log_softmax, log_softmax_backward, softmax, softmax_backward

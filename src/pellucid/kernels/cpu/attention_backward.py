@@ -15,14 +15,28 @@ import math
 import numpy as np
 
 from ...device import Array
-from .attention_tiles import aligned, as_columns, as_operand, fill, fill_keep, hide, keep_size, memory, product, queries, turn_in, turn_out
+from .attention_tiles import (
+    aligned,
+    as_columns,
+    as_operand,
+    fill,
+    fill_keep,
+    hide,
+    keep_size,
+    memory,
+    product,
+    queries,
+    turn_in,
+    turn_out,
+)
 from .formats import load, store
 from .functions import inner, like
-from .lanes import VECTOR, apart, operand, still, vexp2, vload, vsplat, vstore, vsum, width
+from .lanes import VECTOR, apart, narrow, operand, still, vload, vsplat, vstore, width
+from .lanes_math import vexp2, vsum
 from .launch import kernel
 
 _KEYS = 64  # of a tile
-_ITEMS = 16  # wanted, for the threads to share
+_ITEMS = 8  # wanted, for the threads to share
 _BLOCKS = 4  # of queries that an item takes at least
 _LOG2E = 1 / math.log(2)
 
@@ -59,7 +73,7 @@ def attention_backward(
     arrays = [memory(x) for x in (do, q, k, v, o, lse, dq, *sums)]
     _blocks(
         shares * batch * kv_heads, 1, *arrays, shares, batch, *shape, *strides,
-        causal, scale, dropout, seed & 0xFFFFFFFF, seed >> 32, counter,
+        causal, float(scale), float(dropout), seed & 0xFFFFFFFF, seed >> 32, counter,
     )  # fmt: skip
     if not in_place:
         for total, part in ((dk, sums[0]), (dv, sums[1])):
@@ -69,15 +83,17 @@ def attention_backward(
 
 @kernel
 def _blocks(
-    lo, hi, do, q, k, v, o, lse, dq, dk, dv, shares, batch, groups, kv_heads, tq, tk, d, padded, gb, gt, gh, gd, qb, qt, qh, qd,
-    kb, kt, kh, kd, vb, vt, vh, vd, ob, ot, oh, od, sb, sh, st, causal, scale, dropout, low, high, counter,
+    lo, hi, do, q, k, v, o, lse, dq, dk, dv, shares, batch, groups, kv_heads, tq, tk, d, padded, gb, gt, gh, gd,
+    qb, qt, qh, qd, kb, kt, kh, kd, vb, vt, vh, vd, ob, ot, oh, od, sb, sh, st, causal, scale, dropout, low, high,
+    counter,
 ):  # fmt: skip
     """Items: (share, batch, key/value head). dk, dv: (share, batch, key, key/value head, padded)."""
     heads, lanes = groups * kv_heads, queries(lse)
     blocks, size, ld = (tq + lanes - 1) // lanes, max(1, min(tk, _KEYS)), kv_heads * padded
     new, one = np.int64(0), np.int64(1)  # for `product`: a literal would compile another one
     drawn = keep_size(lse, size) if dropout > 0 else 0
-    scratch = np.empty((3 * d + 2 * padded + 2 * size + 3) * lanes + 2 * size * d + drawn + 16, lse.dtype)
+    copied = size * d if narrow(k) else 0
+    scratch = np.empty((3 * d + 2 * padded + 2 * size + 3) * lanes + 2 * copied + drawn + 16, lse.dtype)
     q_turned = aligned(scratch)
     g_turned, dq_turned = q_turned + d * lanes, q_turned + 2 * d * lanes
     q_copy = dq_turned + d * lanes
@@ -87,8 +103,8 @@ def _blocks(
     top = ds + size * lanes
     delta, numbers = top + lanes, top + 2 * lanes
     k_copy = numbers + lanes
-    v_copy = k_copy + size * d
-    keep = v_copy + size * d
+    v_copy = k_copy + copied
+    keep = v_copy + copied
     for l in range(lanes):  # noqa: E741
         scratch[numbers + l] = l
     for item in range(lo, hi):
@@ -126,9 +142,8 @@ def _blocks(
                     hide(scratch, p, first - i0 - tk + tq, n, numbers, -np.inf)
                 # dp = do v^T
                 v_at, v_row, v_step = as_operand(v, b * vb + first * vt + kv_head * vh, vt, vd, n, d, scratch, v_copy)
-                product(
-                    scratch, ds, lanes, operand(v, scratch), v_at, v_row, v_step, scratch, g_turned, lanes, n, lanes, d, new
-                )
+                v_from = operand(v, scratch)
+                product(scratch, ds, lanes, v_from, v_at, v_row, v_step, scratch, g_turned, lanes, n, lanes, d, new)
                 # p m and ds = scale p (m dp - delta)
                 if dropout > 0:
                     word = counter + ((b * heads + h) * tq + i0) * tk + first

@@ -11,6 +11,7 @@ kernel serves every rank.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from ...base.dtypes import DType
 from ...base.shapes import Shape
 from ...device import Array, cpu
 from .formats import load, store
-from .functions import inner
+from .functions import inlined
 from .launch import Kernel, kernel
 
 GRAIN = 8192  # elements a chunk: a few microseconds of work
@@ -46,19 +47,22 @@ class Plan:
     outer axis, from the inside out, its length and k steps.
     """
 
-    __slots__ = ("shape", "size", "strides", "table")
+    __slots__ = ("__weakref__", "axes", "shape", "size", "strides", "table")
 
     def __init__(self, shape: Shape, operands: list[Shape]) -> None:
         self.shape, self.strides = shape, shapes.contiguous_strides(shape)
-        axes = merged(shape, operands)
-        self.size = 0 if 0 in shape else 1
-        for n, _ in axes:
-            self.size *= n
-        n, steps = axes[-1]
-        values = [n, len(axes) - 1, *steps]
-        for n, steps in reversed(axes[:-1]):
-            values += [n, *steps]
-        self.table = words(values)
+        self.axes = merged(shape, operands)
+        self.size = math.prod(shape)
+        self.table = words(laid_out(self.axes))
+
+
+def laid_out(axes: list[tuple[int, Shape]]) -> list[int]:
+    """A plan's table for these axes."""
+    n, steps = axes[-1]
+    values = [n, len(axes) - 1, *steps]
+    for n, steps in reversed(axes[:-1]):
+        values += [n, *steps]
+    return values
 
 
 def merged(shape: Shape, operands: list[Shape]) -> list[tuple[int, Shape]]:
@@ -119,21 +123,24 @@ def _stretched(shape: Shape, strides: Shape, to: Shape) -> Shape:
 # --- inside the kernels -----------------------------------------------------------------------------------------------
 
 
-@inner
+@inlined
 def start(table, k, operand, row):
     """Steps from the first element of an operand to its first element in a row of the innermost axis."""
     position, at = 0, 2 + k
-    for _ in range(load(table, 1)):
+    left = load(table, 1)
+    while left > 1:
         n = load(table, at)
         above = row // n
         position += (row - above * n) * load(table, at + 1 + operand)
-        row, at = above, at + k + 1
+        row, at, left = above, at + k + 1, left - 1
+    if left == 1:
+        position += row * load(table, at + 1 + operand)
     return position
 
 
 def unary(function: Callable[..., Any]) -> Kernel:
     """The kernel y = function(x); elements lo to hi-1 in the order of the result."""
-    scalar = inner(function)
+    scalar = inlined(function)
 
     def body(lo, hi, y, x, table):
         width = load(table, 0)
@@ -158,7 +165,7 @@ def unary(function: Callable[..., Any]) -> Kernel:
 
 def binary(function: Callable[..., Any]) -> Kernel:
     """The kernel y = function(a, b); elements lo to hi-1 in the order of the result."""
-    scalar = inner(function)
+    scalar = inlined(function)
 
     def body(lo, hi, y, a, b, table):
         width = load(table, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...device import Array
 from .elementwise import GRAIN, binary, fresh, map2, plan, pointer, start
 from .formats import load, store
-from .functions import inner, like, sigmoid
+from .functions import inlined, like, sigmoid
 from .launch import kernel
 
 
@@ -14,7 +14,7 @@ def _swiglu(gate, up):
     return gate * sigmoid(gate) * up
 
 
-@inner
+@inlined
 def _gradients(dy, gate, up, dgate, dup, i, j, k, l):  # noqa: E741
     d, a = load(dy, j), load(gate, k)
     one = like(1, a)

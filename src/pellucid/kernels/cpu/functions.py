@@ -20,13 +20,18 @@ intrinsic: Any = extending.intrinsic
 _compiled: Any = njit
 
 _OPTIONS = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_PLAIN, _SUM = {"contract": True, "nsz": True}, {"contract": True, "nsz": True, "reassoc": True}
 
 #: For functions called from kernels. "contract" lets a multiply and an add become one instruction, "nsz" frees the
 #: sign of zero.
-inner = _compiled(fastmath={"contract": True, "nsz": True}, **_OPTIONS)
+inner = _compiled(fastmath=_PLAIN, **_OPTIONS)
 
-#: The same for sums that may be taken in another order, the same in every run, so that they vectorise.
-summing = _compiled(fastmath={"contract": True, "nsz": True, "reassoc": True}, **_OPTIONS)
+#: The same, always inlined: a loop vectorises only with the whole of its body in sight. And what stays a function may
+#: be bound to a copy that another kernel brought along, optimised otherwise: other bits, by what was compiled before.
+inlined = _compiled(fastmath=_PLAIN, forceinline=True, **_OPTIONS)
+
+#: For sums that may be taken in another order, the same in every run, so that they vectorise; always inlined.
+summing = _compiled(fastmath=_SUM, forceinline=True, **_OPTIONS)
 
 f = np.float32
 _LOG2E = f(1 / math.log(2))
@@ -84,6 +89,24 @@ def copysign(typing_context, a, b):
     return a(a, a), _calls("llvm.copysign")
 
 
+@intrinsic
+def odd(typing_context, x):
+    """float32 of a float64, rounded to the odd neighbour where inexact: rounding that once more, to a narrower type,
+    gives what rounding x once would (Boldo & Melquiond 2005)."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        single, double, word = ir.FloatType(), ir.DoubleType(), ir.IntType(32)
+        nearest = builder.fptrunc(args[0], single)
+        back = builder.fpext(nearest, double)
+        absolute = builder.module.declare_intrinsic("llvm.fabs", (double,))
+        away = builder.fcmp_ordered(">", builder.call(absolute, [back]), builder.call(absolute, [args[0]]))
+        bits = builder.bitcast(nearest, word)
+        bits = builder.or_(builder.sub(bits, builder.zext(away, word)), word(1))
+        return builder.select(builder.fcmp_ordered("!=", back, args[0]), builder.bitcast(bits, single), nearest)
+
+    return types.float32(types.float64), generate
+
+
 def _calls(name: str) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = context.get_value_type(signature.return_type)
@@ -138,7 +161,7 @@ def _scaled_once(typing_context, p, shifted):
 # --- float32 ----------------------------------------------------------------------------------------------------------
 
 
-@inner
+@inlined
 def _split(x):
     """p and n + 1.5 * 2**23 of e**x = p 2**n, by the polynomial of Cephes' expf (Moshier 1989) for x - n ln 2."""
     shifted = muladd(x, _LOG2E, _ROUND)
@@ -152,7 +175,7 @@ def _split(x):
     return muladd(r * r, p, r) + f(1), shifted
 
 
-@inner
+@inlined
 def _exp(x):
     """e**x, from the smallest denormal to the largest float"""
     x = f(-104) if x < f(-104) else x
@@ -161,7 +184,7 @@ def _exp(x):
     return _scaled(p, shifted)
 
 
-@inner
+@inlined
 def _exp_flushed(x):
     """e**x to be added to numbers near 1 or divided by their sum: 0 below 2e-38, infinite above 2e38, and faster."""
     p, shifted = _split(x)
@@ -170,7 +193,7 @@ def _exp_flushed(x):
     return f(np.inf) if x > f(88) else e
 
 
-@inner
+@inlined
 def _tanh(x):
     """An odd polynomial below 0.625 (Cephes' tanhf), 1 - 2 / (e**2x + 1) above."""
     a = abs(x)
@@ -184,7 +207,7 @@ def _tanh(x):
     return copysign(near if a < f(0.625) else far, x)
 
 
-@inner
+@inlined
 def _bell(x):
     """e**(-x**2 / 2), with the rounding error of x**2 made good."""
     x = f(15) if x > f(15) else x
@@ -194,7 +217,7 @@ def _bell(x):
     return muladd(e, f(-0.5) * muladd(x, x, -q), e)
 
 
-@inner
+@inlined
 def _mills(x):
     """Phi(-|x|) / e**(-x**2 / 2) by a polynomial in t = 1 / (1 + 0.35 |x|), fitted to a relative error of 3.2e-8."""
     t = f(1) / muladd(f(0.35), abs(x), f(1))
@@ -212,7 +235,7 @@ def _mills(x):
 # --- for float32 and float64 ------------------------------------------------------------------------------------------
 
 
-@inner
+@inlined
 def exp(x):
     """e**x"""
     if single(x):
@@ -220,7 +243,7 @@ def exp(x):
     return like(math.exp(x), x)
 
 
-@inner
+@inlined
 def exp_flushed(x):
     """e**x where numbers too small to count beside 1 may as well be 0: in a softmax, a sigmoid"""
     if single(x):
@@ -228,7 +251,7 @@ def exp_flushed(x):
     return like(math.exp(x), x)
 
 
-@inner
+@inlined
 def tanh(x):
     """(e**x - e**-x) / (e**x + e**-x)"""
     if single(x):
@@ -236,14 +259,14 @@ def tanh(x):
     return like(math.tanh(x), x)
 
 
-@inner
+@inlined
 def sigmoid(x):
     """1 / (1 + e**-x)"""
     one = like(1, x)
     return one / (one + exp_flushed(-x))
 
 
-@inner
+@inlined
 def normal(x):
     """Phi(x) and phi(x): the probability below x, and the density at x, of the normal distribution."""
     if single(x):
@@ -254,7 +277,7 @@ def normal(x):
     return like(cdf, x), like(_BELL * math.exp(-0.5 * x * x), x)
 
 
-@inner
+@inlined
 def magnitude(x):
     """|x|, whatever `abs` is called where this is used"""
     return abs(x)

@@ -1,9 +1,10 @@
-"""How a matrix product is cut into passes: the plan between `matmul.py`, which launches, and `gemm_ir.py`, which computes.
+"""How a matrix product is cut into passes: between `matmul.py`, which launches, and `gemm_ir.py`, which computes.
 
 A product runs as pairs of parallel passes: pack both operands into panels, then multiply panels into tiles of the
-result. The packed operands of a block stay in the last-level cache; k is cut first, then the larger operand, while
-the smaller one stays packed. Nothing here depends on addresses or on the number of threads, so a plan is made once
-for a combination of shapes, strides and dtypes, and every sum runs over k in one order, whoever computes it.
+result. A small operand that already is in the right format and order is read where it lies instead. The packed
+operands of a block stay in the last-level cache; k is cut first, then the larger operand, while the smaller one stays
+packed. Nothing here depends on addresses or on the number of threads, so a plan is made once for a combination of
+shapes, strides and dtypes, and every sum runs over k in one order, whoever computes it.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod
 
-from ...base import dtypes, shapes
+from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
-from . import gemm_ir, gemv_ir, ir
-from .gemm_ir import SIZE, WORD, WORDS, Format
+from . import gemm_ir, gemv_ir, ir, pack_ir
+from .gemm_ir import WORD, WORDS
+from .vectors_ir import SIZE, Format
 
-_K_BYTES = 2048  # of one line in a block of k: a panel of each operand stays in the first two cache levels
+_K_BYTES = 3072  # of one line in a block of k: a panel of each operand stays in the first two cache levels
 _PACKED_BYTES = 6 << 20  # of packed operands in a block: they stay in the last cache level
 _GROUP_BYTES = 256 << 10  # of b's panels in a task: they stay in the second cache level
+_DIRECT_BYTES = 512 << 10  # of an operand that is read where it lies: it stays in the second cache level
+_WAY_BYTES = 4096  # lines a multiple of this apart compete for the same few places in the first cache level
 _TASKS = 24  # wanted in a pass, so that threads finish together
 _TASK_FLOPS = 1 << 19  # a smaller task is not worth its launch
 _PACK_VALUES = 1 << 14  # the same for packing, in elements
@@ -52,13 +56,21 @@ def native(form: Format) -> Native:
 
         void(i64 steps, ptr a, ptr b, ptr c, i64 c_row, ptr init, i64 init_row, i64 rows, i64 columns, i64 result)
 
-    c[i, j] = init[i, j] + sum over steps of a[step, i] * b[step, j],   i < rows <= form.rows, j < columns <= form.columns.
-    a, b: one packed panel each, (steps, form.rows) and (steps, form.columns) of `form.unit`; b at a multiple of 64
-    bytes. init: float32 (float64 for "float64"), may be c itself, 0 for none. c_row, init_row: bytes from row to row.
+    c[i, j] = init[i, j] + sum over steps of a[step, i] * b[step, j],   i < rows, j < columns.
+
+    1 <= rows <= form.rows, 1 <= columns <= form.columns. a, b: one packed panel each, (steps, form.rows) and
+    (steps, form.columns) of `form.unit`; b at a multiple of 64 bytes. init: float32 (float64 where sums are), may be
+    c itself, 0 for none. c_row, init_row: bytes from row to row.
     result: gemm_ir.PLAIN (as accumulated), BFLOAT16 or FLOAT16. Never writes outside rows x columns.
     """
     engine = ir.compile_functions(gemm_ir.product_text(form), form.isa)
     return Native(*(engine.get_function_address(name) for name in ("tile", "pack_pass", "multiply_pass")))
+
+
+@cache
+def direct_pass(form: Format) -> int:
+    """Address of the multiply pass that reads unpacked operands; "float32" and "float64" only."""
+    return ir.compile_functions(gemm_ir.direct_text(form), form.isa).get_function_address("multiply_pass")
 
 
 @cache
@@ -70,7 +82,7 @@ def packers(form: Format, source: DType) -> dict[str, int]:
     Lines are rows of a or columns of b; steps in bytes; panel p of the lines goes to packed + p * panel_bytes, which
     is at least `panel_bytes(form, width, k)`.
     """
-    engine = ir.compile_functions(gemm_ir.packing_text(form, source.name), form.isa)
+    engine = ir.compile_functions(pack_ir.packing_text(form, source.name), form.isa)
     return {side: engine.get_function_address(f"pack_{side}") for side in "ab"}
 
 
@@ -117,7 +129,7 @@ def make(a: Array, b: Array, bias: Array | None, form: Format, dtype: DType, sha
         return Plan(shape, dtype, (), 0, ())
     planner = _Planner(*_merged(a, b), bias, form, dtype)
     steps = tuple(planner.steps())
-    return Plan(shape, dtype, steps, planner.scratch, planner.offsets)
+    return Plan(shape, dtype, steps, planner.scratch, (*planner.offsets, planner.zeros))
 
 
 def _merged(a: Array, b: Array) -> tuple[Array, Array]:
@@ -151,12 +163,16 @@ class _Planner:
         self.bias, self.form = bias, form
         self.m, self.k, self.n = a.shape[-2], a.shape[-1], b.shape[-1]
         # the operands as the packing sees them: array, line stride, k stride, lines in a panel
-        self.sides = {"a": (a, a.strides[-2], a.strides[-1], form.rows), "b": (b, b.strides[-1], b.strides[-2], form.columns)}
+        self.sides = {
+            "a": (a, a.strides[-2], a.strides[-1], form.rows),
+            "b": (b, b.strides[-1], b.strides[-2], form.columns),
+        }
         self.sum_bytes = SIZE[form.accumulator]
         self.result = {dtypes.bfloat16: gemm_ir.BFLOAT16, dtypes.float16: gemm_ir.FLOAT16}.get(dtype, gemm_ir.PLAIN)
         self.result_bytes = dtype.itemsize
         self.offsets = (_batch_offsets(a), _batch_offsets(b))
         self.batches = len(self.offsets[0])
+        self.zeros = array("q", bytes(8 * self.batches))
         self.scratch = 0
         self._cut()
 
@@ -187,9 +203,24 @@ class _Planner:
             self.cuts[side] = _cuts(lengths[side], lines, self.sides[side][3])
             room -= self._packed_bytes(side, self.cuts[side][0][1], k)
         self.at_once = max(1, min(self.batches, _PACKED_BYTES // max(1, sum(sizes.values()))))
-        self.packed = {side: self._take(self._packed_bytes(side, self.cuts[side][0][1], k) * self.at_once) for side in "ab"}
+        self.direct = frozenset(side for side, n in lengths.items() if self._is_direct(side, n))
+        self.packed = {
+            side: self._take(self._packed_bytes(side, self.cuts[side][0][1], k) * self.at_once)
+            for side in "ab"
+            if side not in self.direct
+        }
         narrow = self.result != gemm_ir.PLAIN and len(self.k_cuts) > 1
         self.partial = self._take(self.m * self.n * self.sum_bytes * self.at_once) if narrow else None
+
+    def _is_direct(self, side: str, lines: int) -> bool:
+        """Whether reading an operand where it lies beats packing it: a small one in the right format and order."""
+        x, line_stride, k_stride, _ = self.sides[side]
+        size = x.dtype.itemsize
+        if x.dtype.name != self.form.name or lines * self.k * size > _DIRECT_BYTES:
+            return False
+        if side == "b":  # whole vectors of columns only
+            return line_stride == 1 and self.n % self.form.lanes == 0 and k_stride * size % _WAY_BYTES != 0
+        return 1 in (line_stride, k_stride) and max(line_stride, k_stride) * size % _WAY_BYTES != 0
 
     def steps(self) -> Iterator[Step]:
         init: Place = (None, 0)
@@ -209,15 +240,17 @@ class _Planner:
                         blocks = {self.stays: stay, self.moves: move}
                         yield from self._block(first, count, k, blocks, fresh=i == 0, bias=init)
 
-    def _block(self, first: int, count: int, k: Cut, blocks: dict[str, Cut], *, fresh: bool, bias: Place) -> Iterator[Step]:
-        """Packs and multiplies one block of `count` batches from `first` on; `fresh`: the operand that stays is packed too."""
+    def _block(
+        self, first: int, count: int, k: Cut, blocks: dict[str, Cut], *, fresh: bool, bias: Place
+    ) -> Iterator[Step]:
+        """Packs and multiplies a block of `count` batches from `first` on; `fresh`: the operand that stays, too."""
         words = dict.fromkeys(WORDS, 0)
         words["k"] = k[1] - k[0]
         words["steps"] = -(-words["k"] // self.form.per_step)
         groups = 0
         for side in "ab":
             self._operand(words, side, first, k, blocks[side])
-            if side == self.stays and not fresh:
+            if side in self.direct or (side == self.stays and not fresh):
                 words[f"{side}_groups"] = 0
             groups += words[f"{side}_groups"]
         tasks = self._tasks(words) * count
@@ -238,12 +271,34 @@ class _Planner:
         values = count * words["k"] * (words["a_lines"] * fresh + words["b_lines"])
         flops = 2 * count * words["k"] * words["a_lines"] * words["b_lines"]
         sources = {"a_source": "a", "b_source": "b", "a_packed": "scratch", "b_packed": "scratch"}
-        if values:
+        if words["k"] and groups:
             yield self._launch(code.pack_pass, words, groups * count, values > _PACK_VALUES, sources)
-        results = {"a_packed": "scratch", "b_packed": "scratch", "c": c[0], "init": init[0]}
-        yield self._launch(code.multiply_pass, words, tasks, flops > _TASK_FLOPS, results)
+        multiply = code.multiply_pass
+        if self.direct:
+            multiply = direct_pass(self.form)
+            words |= self._unpacked(words)
+        results = {f"{side}_packed": side if side in self.direct else "scratch" for side in "ab"}
+        results |= {"c": c[0], "init": init[0]}
+        yield self._launch(multiply, words, tasks, flops > _TASK_FLOPS, results)
 
-    def _launch(self, address: int, words: dict[str, int], items: int, parallel: bool, bases: Mapping[str, str | None]) -> Step:
+    def _unpacked(self, words: dict[str, int]) -> dict[str, int]:
+        """The words that differ in a direct pass."""
+        size = self.sum_bytes
+        found = {"a_row": size, "a_step": self.form.rows * size, "b_step": self.form.columns * size}
+        for side in "ab":
+            if side not in self.direct:
+                found[f"{side}_offsets"] = self.zeros.buffer_info()[0]
+                continue
+            width, line_step = self.sides[side][3], words[f"{side}_line_step"]
+            found |= {f"{side}_packed": words[f"{side}_source"], f"{side}_batch_bytes": 0}
+            found |= {f"{side}_panel_bytes": width * line_step, f"{side}_step": words[f"{side}_k_step"]}
+            if side == "a":
+                found["a_row"] = line_step
+        return found
+
+    def _launch(
+        self, address: int, words: dict[str, int], items: int, parallel: bool, bases: Mapping[str, str | None]
+    ) -> Step:
         found = tuple((WORD[word], base) for word, base in bases.items() if base is not None)
         return Step(address, array("q", words.values()), items, 1 if parallel else items, found)
 
@@ -263,7 +318,7 @@ class _Planner:
             "lines": count,
             "per_group": per_group,
             "groups": -(-panels // per_group),
-            "packed": self.packed[side],
+            "packed": self.packed.get(side, 0),
             "panel_bytes": panel_bytes(self.form, width, words["k"]),
             "batch_bytes": self._packed_bytes(side, count, words["k"]),
             "offsets": self.offsets["ab".index(side)].buffer_info()[0] + 8 * first,
@@ -286,11 +341,17 @@ class _Planner:
         return words["rows_of_tasks"] * words["columns_of_tasks"]
 
     def _contiguous(self, name: str, x: Array, n: int, stride: int, form: Format) -> Generator[Step, None, Place]:
-        """Packs a vector as a b of one step, which makes it contiguous and of the format's dtype; returns where it is."""
-        row = panel_bytes(form, form.columns, 1)
+        """Packs a vector as a b of one step: contiguous and in the format's dtype. Returns where it then is."""
+        row = form.columns * SIZE[form.unit]  # of one panel: its successor follows without a gap
         at = self._take(row * -(-n // form.columns))
         words = dict.fromkeys(WORDS, 0)
-        found = {"line_step": stride * x.dtype.itemsize, "lines": n, "per_group": -(-n // form.columns), "groups": 1, "packed": at}
+        found = {
+            "line_step": stride * x.dtype.itemsize,
+            "lines": n,
+            "per_group": -(-n // form.columns),
+            "groups": 1,
+            "packed": at,
+        }
         found |= {"panel_bytes": row, "pack": packers(form, x.dtype)["b"], "offsets": _NO_OFFSET.buffer_info()[0]}
         words.update({f"b_{word}": value for word, value in found.items()})
         words["k"] = 1

@@ -2,24 +2,22 @@
 
 Used where a kernel needs exact vector instructions and registers (matrix product, packing). A `Function` emits IR
 line by line; loops and branches are `with` blocks; variables live in stack slots, which LLVM's optimiser turns into
-registers, so nobody writes a phi node. `compile_functions` gives addresses; machine code is kept under
-settings().cache by a hash of the IR, the processor and the LLVM version, so a warm start runs no compiler.
+registers, so nobody writes a phi node. Machine code is kept on disk by a hash of the IR, the processor and the LLVM
+version, so a warm start runs no compiler.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import llvmlite
 import llvmlite.binding as llvm
 
 from ...base.errors import KernelError
-from ...base.settings import settings
+from . import cache
 from .isa import Isa
 
 
@@ -65,6 +63,8 @@ class Function:
         return self.let(f"sub nsw i64 {a}, {b}")
 
     def mul(self, a: str | int, b: str | int) -> str:
+        if b in (0, "0"):
+            return "0"
         return str(a) if b in (1, "1") else self.let(f"mul nsw i64 {a}, {b}")
 
     def div(self, a: str | int, b: str | int) -> str:
@@ -151,11 +151,9 @@ def module_text(functions: Sequence[Function], declarations: Sequence[str] = ())
 
 # --- compilation ------------------------------------------------------------------------------------------------------
 
-_engines: list[llvm.ExecutionEngine] = []  # own the machine code for the life of the process
-
 
 def target_machine(isa: Isa) -> llvm.TargetMachine:
-    """LLVM's target for a path: the path's baseline processor on the host's system, or AArch64 for one that the host can't run."""
+    """LLVM's target for a path the host can run: the path's baseline processor, not the host's."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_default_triple().create_target_machine(
@@ -184,29 +182,17 @@ def optimise(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
 
 
 def compile_functions(text: str, isa: Isa) -> llvm.ExecutionEngine:
-    """Machine code of a module, from the cache on disk if it is there. The engine lives as long as the process."""
-    key = hashlib.sha256("\0".join([text, isa.cpu, isa.features, llvmlite.__version__, str(llvm.llvm_version_info), llvm.get_default_triple()]).encode())
-    path = settings().cache / "ir" / f"{key.hexdigest()[:40]}.o"
+    """Machine code of a module, from the cache on disk if it is there. It stays mapped until the process ends."""
+    compiler = (llvmlite.__version__, str(llvm.llvm_version_info), llvm.get_default_triple())
+    key = hashlib.sha256("\0".join((text, isa.cpu, isa.features, *compiler)).encode()).hexdigest()
     machine = target_machine(isa)
-    try:
-        code = path.read_bytes()
-    except OSError:
+    code = cache.read(f"{key}.o")
+    if code is None:
         code = machine.emit_object(optimise(text, machine))
-        _keep(path, code)
+        cache.write(f"{key}.o", code)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    _engines.append(engine)
+    # a worker may be inside the code when Python shuts down
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine))
     return engine
-
-
-def _keep(path: Path, code: bytes) -> None:
-    """Writes a cache file so that no reader ever sees half of it. A folder that can't be written costs a compilation, nothing else."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(code)
-        os.replace(temporary, path)
-    except OSError:
-        return

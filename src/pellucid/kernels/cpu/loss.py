@@ -21,7 +21,7 @@ from .reduce import sum as sum_of
 from .rows import accumulator, add_row, largest, row_grain
 from .softmax import sum_exp
 
-_LOGITS = 8 << 20  # elements of a chunk
+_LOGITS = 16 << 20  # elements of a chunk
 _FEWEST_ROWS = 64
 
 

@@ -11,8 +11,8 @@ from ...base.dtypes import DType
 from ...base.errors import DTypeError, ShapeError
 from ...device import Array, pool
 from . import gemm_plan, isa
-from .gemm_ir import Format
 from .gemm_plan import Plan
+from .vectors_ir import Format
 
 _PLANS = 4096  # remembered
 _plans: dict[object, Plan] = {}
@@ -72,7 +72,9 @@ def _format(a: DType, b: DType, operand: DType | None, path: isa.Isa) -> Format:
     for dtype in (a, b):
         if not dtype.is_float:
             expected = ", ".join(d.name for d in dtypes.FLOATS)
-            raise DTypeError("matmul", "not a number format of matrix products", got=dtype.name, expected=f"one of {expected}")
+            raise DTypeError(
+                "matmul", "not a number format of matrix products", got=dtype.name, expected=f"one of {expected}"
+            )
     if operand not in (None, dtypes.bfloat16):
         raise DTypeError("matmul", "operands can't be rounded to this", got=operand, expected="bfloat16 or None")
     together = dtypes.promote(a, b)

@@ -7,14 +7,21 @@ without gaps.
 
 from __future__ import annotations
 
+import math
+from weakref import WeakKeyDictionary
+
 import numpy as np
 
 from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
-from .elementwise import GRAIN, fresh, map1, plan, plan_into, plan_of, pointer, start, unary
+from .elementwise import GRAIN, Plan, fresh, laid_out, map1, plan, plan_into, plan_of, pointer, start, unary, words
 from .formats import element, load, put, store
+from .functions import odd
 from .launch import Kernel, kernel
+
+_TILE = 16  # rows and columns copied together where an array is transposed
+_turns: WeakKeyDictionary[Plan, tuple[int, Array, tuple[int, ...]] | None] = WeakKeyDictionary()
 
 
 @kernel
@@ -37,9 +44,29 @@ def _move(lo, hi, y, x, table):
         i += n
 
 
+@kernel
+def _turn(lo, hi, y, x, table, rows, columns, row_y, row_x, column_y, column_x):
+    """As `_move` where x runs along the rows and y along the columns: items are square tiles, so that the lines of
+    memory they touch stay in the first cache level. The table holds the other axes."""
+    down, across = (rows + _TILE - 1) // _TILE, (columns + _TILE - 1) // _TILE
+    for item in range(lo, hi):
+        rest = item // across
+        c0, r0 = (item - rest * across) * _TILE, rest % down * _TILE
+        to, at = start(table, 2, 0, rest // down), start(table, 2, 1, rest // down)
+        for r in range(r0, min(r0 + _TILE, rows)):
+            i, j = to + r * row_y, at + r * row_x
+            for c in range(c0, min(c0 + _TILE, columns)):
+                put(y, i + c * column_y, element(x, j + c * column_x))
+
+
 @unary
 def _convert(x):
     return x
+
+
+@unary
+def _convert_once(x):  # float64 to float16 by way of float32, as `store` does, without rounding twice
+    return odd(x)
 
 
 @unary
@@ -77,12 +104,42 @@ def _conversion(source: DType, target: DType) -> Kernel:
         return _move
     if target.kind == "bool":
         return _nonzero
+    if source is dtypes.float64 and target is dtypes.float16:
+        return _convert_once
     return _truncate if source.is_float and not target.is_float else _convert
 
 
 def copy(x: Array) -> Array:
     """The elements of any strided view as a fresh contiguous array."""
-    return map1(_move, x)
+    p = plan(x.shape, x.strides)
+    y = fresh(p, x, x.dtype)
+    _run_move(p, y, x)
+    return y
+
+
+def _run_move(p: Plan, y: Array, x: Array) -> None:
+    turned = _turned(p) if len(p.axes) > 1 else None
+    if turned is None:
+        _move(p.size, GRAIN, pointer(y), pointer(x), p.table)
+    else:
+        items, table, numbers = turned
+        _turn(items, GRAIN // _TILE**2, pointer(y), pointer(x), table, *numbers)
+
+
+def _turned(p: Plan) -> tuple[int, Array, tuple[int, ...]] | None:
+    """Items, table and numbers for `_turn`; None where x's elements do not lie along another axis than y's."""
+    if p not in _turns:
+        _turns[p] = None
+        *outer, (columns, (column_y, column_x)) = p.axes
+        along = [k for k, (n, (_, step)) in enumerate(outer) if abs(step) == 1 and n >= _TILE]
+        if not along or abs(column_x) == 1 or columns < _TILE:
+            return None
+        rows, (row_y, row_x) = outer.pop(along[0])
+        tiles = -(-rows // _TILE) * -(-columns // _TILE)
+        table = words(laid_out([*outer, (1, (0, 0))]))
+        numbers = (rows, columns, row_y, row_x, column_y, column_x)
+        _turns[p] = (tiles * math.prod(n for n, _ in outer), table, numbers)
+    return _turns[p]
 
 
 def contiguous(x: Array) -> Array:
@@ -98,7 +155,10 @@ def cast(x: Array, *, dtype: DType) -> Array:
 def assign_(target: Array, source: Array) -> None:
     """target[...] = source, broadcast to the target's shape and cast to its dtype."""
     p = plan_into(target, source)
-    _conversion(source.dtype, target.dtype)(p.size, GRAIN, pointer(target), pointer(source), p.table)
+    if source.dtype is target.dtype:
+        _run_move(p, target, source)
+    else:
+        _conversion(source.dtype, target.dtype)(p.size, GRAIN, pointer(target), pointer(source), p.table)
 
 
 def fill_(target: Array, *, value: float) -> None:

@@ -12,7 +12,7 @@ import math
 from ...device import Array
 from .elementwise import pointer
 from .formats import load, store
-from .functions import inner, like, summing
+from .functions import inlined, like, summing
 from .launch import kernel
 from .memory import contiguous
 from .rows import accumulator, fold, row_blocks, row_grain, sum_row
@@ -39,7 +39,7 @@ def _two_sums(dy, x, weight, i, n, centre, scale):
     return first, second
 
 
-@inner
+@inlined
 def _clear(x, i, n):
     for k in range(n):
         store(x, i + k, 0)

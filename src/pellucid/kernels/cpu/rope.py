@@ -34,8 +34,9 @@ def _pair(x, cos, sin, y, x1, x2, c, s, y1, y2, sign):
 
 @kernel
 def _rotate(
-    lo, hi, x, cos, sin, y, steps, heads, half, xb, xt, xh, xd, cos_row, cos_step, sin_row, sin_step, step, other, offset, sign
-):
+    lo, hi, x, cos, sin, y, steps, heads, half, xb, xt, xh, xd, cos_row, cos_step, sin_row, sin_step, step, other,
+    offset, sign,
+):  # fmt: skip
     """y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin for the pairs (i step, i step + other) of positions lo to hi-1."""
     for item in range(lo, hi):
         b, t = item // steps, item % steps
@@ -48,4 +49,5 @@ def _rotate(
             else:
                 for i in range(half):
                     a, e = i * step, i * step + other
-                    _pair(x, cos, sin, y, x1 + a * xd, x1 + e * xd, c0 + i * cos_step, s0 + i * sin_step, y1 + a, y1 + e, sign)
+                    c, s = c0 + i * cos_step, s0 + i * sin_step
+                    _pair(x, cos, sin, y, x1 + a * xd, x1 + e * xd, c, s, y1 + a, y1 + e, sign)

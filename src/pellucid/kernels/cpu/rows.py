@@ -13,7 +13,7 @@ from ...base.dtypes import DType
 from ...device import Array
 from .elementwise import GRAIN, pointer
 from .formats import load, store
-from .functions import inner, larger, like, summing
+from .functions import inlined, larger, like, summing
 from .launch import kernel
 
 _PIECE = 4096  # elements summed in the element's own precision, in many partial sums, one a lane
@@ -45,7 +45,7 @@ def sum_piece(x, i, d, n, zero):
     return total
 
 
-@inner
+@inlined
 def sum_row(x, i, d, n):
     """Sum of a row of floats, in float64."""
     total = 0.0
@@ -55,7 +55,7 @@ def sum_row(x, i, d, n):
     return total
 
 
-@inner
+@inlined
 def largest(x, i, d, n, floor):
     """The largest of a row and `floor`; NaN wins."""
     top = floor
@@ -68,7 +68,7 @@ def largest(x, i, d, n, floor):
     return top
 
 
-@inner
+@inlined
 def add_row(total, t, x, i, n):
     """total += x for n elements side by side."""
     for k in range(n):
