@@ -80,7 +80,7 @@ def run(options: Options) -> list[Row]:
     total, periodic = dict.fromkeys(classes, 0.0), dict.fromkeys(classes, math.nan)
     for name, make in classes.items():
         with Clock(total, name):
-            how = {"precision": options.precision} if name == "pellucid" else {}
+            how: dict[str, Any] = {"precision": options.precision} if name == "pellucid" else {}
             sides[name] = make(recipe, weights, **how)
     held = evaluations(recipe, (train, held_out))
     for number, first in enumerate(range(0, recipe.iterations, options.block)):

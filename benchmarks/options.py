@@ -18,7 +18,8 @@ class Refused(Exception):
 class Options:
     """peer: the library to run beside ours, None for none. data: the folder of real data, None for where it usually is.
     threads: CPU threads of each side. iterations, block: training steps in all and in a turn, None for the recipe's.
-    precision: of our side's matrix products in nanogpt. quick: fewer repetitions. pause: seconds between turns, in which the other side's threads go to sleep.
+    quick: fewer repetitions. pause: seconds between turns, in which the other side's threads go to sleep. precision: of
+    our side's matrix products in nanogpt.
     """
 
     peer: str | None = None

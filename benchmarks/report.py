@@ -105,7 +105,7 @@ def _processor() -> str:
 def table(rows: Sequence[Row]) -> str:
     """The rows for a reader, one line each under one head."""
     head = ("case", "what", "by", "shape", "dtype", "p20", "p50", "p80", "unit", "")
-    body = [head]
+    body: list[tuple[str, ...]] = [head]
     for r in rows:
         more = "  ".join(f"{k} {_short(v)}" for k, v in r.more.items())
         numbers = (_short(r.p20), _short(r.p50), _short(r.p80))
@@ -133,10 +133,6 @@ def _rounded(value: Any) -> Any:
 
 
 def _short(value: Any) -> str:
-    return (
-        f"{value:.4g}"
-        if isinstance(value, float) and value < 1e4
-        else f"{value:,.0f}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.4g}" if value < 1e4 else f"{value:,.0f}"

@@ -43,7 +43,8 @@ class TransformerConfig:
     vocab_size, max_seq_len: tokens. d_model, d_ff, head_dim: features (head_dim None = d_model / n_heads; d_ff None =
     8/3 d_model rounded up to 64 with SwiGLU, 4 d_model with GELU). n_kv_heads None = n_heads. dropout: probability on
     embeddings, attention weights and both residual branches. precision: "bfloat16" rounds the operands of matrix
-    products, weights and sums stay float32. seed: of the initial weights and of dropout.
+    products, weights and sums stay float32. init_std: standard deviation of the initial weights (None: see
+    `weight_std`). seed: of the initial weights and of dropout.
     """
 
     vocab_size: int
@@ -65,6 +66,7 @@ class TransformerConfig:
     tie_embeddings: bool = True
     precision: Literal["float32", "bfloat16"] = "float32"
     checkpoint_blocks: bool = False
+    init_std: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -95,6 +97,8 @@ class TransformerConfig:
             raise ConfigError(
                 where, "norm_eps and rope_base must be positive", got=f"{self.norm_eps} and {self.rope_base}"
             )
+        if self.init_std is not None and not 0 < self.init_std < float("inf"):
+            raise ConfigError(where, "init_std must be positive", got=self.init_std)
         if not 0 <= self.seed < 2**64:
             raise ConfigError(where, "seed out of range", got=self.seed, expected="0 to 2**64 - 1")
 
@@ -120,6 +124,12 @@ class TransformerConfig:
         if self.d_ff is not None:
             return self.d_ff
         return (8 * self.d_model // 3 + 63) // 64 * 64 if self.activation == "swiglu" else 4 * self.d_model
+
+    @property
+    def weight_std(self) -> float:
+        """Standard deviation of the initial weights: `init_std`, else 0.02 (768 / d_model)**0.5, which is GPT-2's 0.02
+        at GPT-2's width and keeps the size of a product's result the same at every other."""
+        return 0.02 * (768 / self.d_model) ** 0.5 if self.init_std is None else self.init_std
 
     @property
     def is_gated(self) -> bool:

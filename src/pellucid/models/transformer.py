@@ -4,8 +4,8 @@ ids -> embedding (+ learned positions) -> n_layers x [x + attention(norm(x)); x 
 Pre-normalisation throughout (Radford et al. 2019; Touvron et al. 2023). Parameters carry the names of Hugging Face's
 Llama layout. The loss goes through the fused head, so logits of a whole batch exist only when asked for.
 
-Initial weights: N(0, 0.02**2) for every matrix and table, with 0.02 / sqrt(2 n_layers) for the two projections that
-write into the residual stream (Radford et al. 2019); norm weights 1, biases 0; drawn in the order of
+Initial weights: N(0, s**2) for every matrix and table, s = `config.weight_std`, with s / sqrt(2 n_layers) for the two
+projections that write into the residual stream (Radford et al. 2019); norm weights 1, biases 0; drawn in the order of
 `named_parameters` from the generator of `config.seed`.
 """
 
@@ -40,7 +40,8 @@ class Block(Module):
         shared: dict[str, Any] = {
             "generator": generator,
             "bias": c.biases,
-            "out_std": 0.02 / sqrt(2 * c.n_layers),
+            "std": c.weight_std,
+            "out_std": c.weight_std / sqrt(2 * c.n_layers),
             "operand_dtype": operand_dtype(c),
             "device": device,
         }
@@ -69,9 +70,10 @@ class Transformer(Module):
     ) -> None:
         c = config
         self.config = c
-        self.embed_tokens = Embedding(c.vocab_size, c.d_model, generator=generator, device=device)
+        table: dict[str, Any] = {"generator": generator, "std": c.weight_std, "device": device}
+        self.embed_tokens = Embedding(c.vocab_size, c.d_model, **table)
         if c.positions == "learned":
-            self.embed_positions = Embedding(c.max_seq_len, c.d_model, generator=generator, device=device)
+            self.embed_positions = Embedding(c.max_seq_len, c.d_model, **table)
         self.layers = [Block(c, generator=generator, dropout=dropout, device=device) for _ in range(c.n_layers)]
         self.norm = norm(c, device)
         self.dropout = Dropout(c.dropout, generator=dropout)
@@ -109,7 +111,10 @@ class TransformerLM(Module):
         self.model = Transformer(config, generator=generator, dropout=self.dropout_generator, device=where)
         self.lm_head = None
         if not config.tie_embeddings:
-            self.lm_head = Linear(config.d_model, config.vocab_size, generator=generator, bias=False, device=where)
+            std = config.weight_std
+            self.lm_head = Linear(
+                config.d_model, config.vocab_size, generator=generator, bias=False, std=std, device=where
+            )
 
     @property
     def device(self) -> Device:

@@ -119,7 +119,8 @@ def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
     elif isinstance(value, np.ndarray):
         yield repr((value.dtype, value.shape)).encode() + value.tobytes()
     elif isinstance(value, Dispatcher):
-        yield repr(sorted(value.targetoptions.items(), key=str)).encode()
+        options = {k: sorted(v) if isinstance(v, (set, frozenset)) else v for k, v in value.targetoptions.items()}
+        yield repr(sorted(options.items(), key=str)).encode()
         yield from _function_parts(value.py_func, seen)
     else:
         yield from _source_parts(value)

@@ -25,7 +25,7 @@ from .vectors_ir import SIZE, Format
 _K_BYTES = 3072  # of one line in a block of k: a panel of each operand stays in the first two cache levels
 _PACKED_BYTES = 6 << 20  # of packed operands in a block: they stay in the last cache level
 _GROUP_BYTES = 256 << 10  # of b's panels in a task: they stay in the second cache level
-_DIRECT_BYTES = 512 << 10  # of an operand that is read where it lies: it stays in the second cache level
+_DIRECT_BYTES = 2 << 20  # of an operand that is read where it lies: once a tile, so it has to be near
 _WAY_BYTES = 4096  # lines a multiple of this apart compete for the same few places in the first cache level
 _TASKS = 24  # wanted in a pass, so that threads finish together
 _TASK_FLOPS = 1 << 19  # a smaller task is not worth its launch

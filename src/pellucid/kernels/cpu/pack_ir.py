@@ -1,0 +1,162 @@
+"""Generator of the packing of operands: from any strides and any float dtype to the panels the tile kernels read.
+
+    packed a   [panel][step][rows]        packed b   [panel][step][columns]
+
+A panel is `rows` (a) or `columns` (b) lines side by side, one step after another. A step is one k, or for "pairs" two
+neighbouring k as two bfloat16 in 32 bits, which is what the bf16 instruction multiplies; rounding happens here. A
+panel with fewer lines repeats its last one: the surplus results are never stored, so padding never meets real
+numbers. Only the missing half of an odd last pair is zero, in both operands.
+"""
+
+from __future__ import annotations
+
+from . import ir
+from .ir import Function
+from .vectors_ir import SIZE, STORAGE, Format, Vectors, shuffle
+
+_PACK_PARAMS = "ptr %source, i64 %line_step, i64 %k_step, i64 %lines, i64 %k, ptr %packed, i64 %panel_bytes"
+_K_BLOCK = 32  # steps of line-contiguous sources packed for all panels of a group before the next: they share pages
+
+
+def element(v: Vectors, f: Function, form: Format, source: str, n: int, raw: str) -> str:
+    """n stored elements in the packed format's element: accumulator values, or bfloat16 bits for pairs."""
+    if form.name in ("float32", "float64"):
+        return v.widen(f, source, n, raw, form.accumulator)
+    bits = raw if source == "bfloat16" else v.to_bfloat16(f, n, v.widen(f, source, n, raw, "float"))
+    return bits if form.name == "pairs" else v.widen(f, "bfloat16", n, bits, form.accumulator)
+
+
+def _pack_some(v: Vectors, form: Format, source: str, width: int, side: str) -> Function:
+    """One panel from step `first` on, element by element: any strides, and what the vector loops leave."""
+    params = _PACK_PARAMS.replace("i64 %panel_bytes", "i64 %first")
+    f = Function(f"pack_some_{side}", params, internal=True, attributes="nounwind noinline")
+    stored = STORAGE[source]
+    steps = f.div(f.add("%k", form.per_step - 1), form.per_step)
+    last_line, last_k = f.sub("%lines", 1), f.sub("%k", 1)
+    with f.loop("%first", steps) as s, f.loop(0, width) as i:
+        line = f.at("%source", f.mul(f.least(i, last_line), "%line_step"))
+        values = []
+        for p in range(form.per_step):
+            k = f.add(f.mul(s, form.per_step), p)
+            at = f.at(line, f.mul(f.least(k, last_k), "%k_step"))
+            value = element(v, f, form, source, 1, f.load(f"<1 x {stored}>", at, SIZE[stored]))
+            values.append((value, f.is_("slt", k, "%k")))
+        to = f.at("%packed", f.mul(f.add(f.mul(s, width), i), SIZE[form.unit]))
+        if form.per_step == 1:
+            f.store(f"<1 x {form.unit}>", values[0][0], to, SIZE[form.unit])
+        else:
+            for p, (value, inside) in enumerate(values):
+                kept = f.let(f"select i1 {inside}, <1 x i16> {value}, <1 x i16> zeroinitializer")
+                f.store("<1 x i16>", kept, f.at(to, 2 * p), 2)
+    return f
+
+
+def _transposed(f: Function, unit: str, n: int, rows: list[str]) -> list[str]:
+    """n vectors of n lanes, rows exchanged with lanes."""
+    rows, distance = list(rows), n // 2
+    while distance:
+        low = [lane if not lane & distance else n + lane - distance for lane in range(n)]
+        high = [lane + distance if not lane & distance else n + lane for lane in range(n)]
+        for i in range(n):
+            if not i & distance:
+                a, b = rows[i], rows[i + distance]
+                rows[i], rows[i + distance] = shuffle(f, unit, n, a, b, low), shuffle(f, unit, n, a, b, high)
+        distance //= 2
+    return rows
+
+
+def _pack_k_contiguous(v: Vectors, f: Function, form: Format, source: str, width: int, some: Function) -> None:
+    """Panels whose lines run along k: square blocks of lanes lines x lanes steps, transposed in registers."""
+    stored, n, unit = STORAGE[source], form.lanes, form.unit
+    size, per, out = SIZE[stored], form.per_step, SIZE[unit]
+    whole = f.mul(f.div("%k", n * per), n)
+    with f.loop(0, "%lines", width) as first:
+        here = f.at("%source", f.mul(first, "%line_step"))
+        panel = f.at("%packed", f.mul(f.div(first, width), "%panel_bytes"))
+        lines = f.sub("%lines", first)
+        last = f.sub(f.least(lines, width), 1)
+        starts = [f.at(here, f.mul(f.least(i, last), "%line_step")) for i in range(width)]
+        with f.loop(0, whole, n) as s:
+            offset = f.mul(s, per * size)
+            for group in range(0, width, n):
+                used = min(n, width - group)
+                rows = []
+                for i in range(group, group + used):
+                    raw = f.load(f"<{n * per} x {stored}>", f.at(starts[i], offset), size)
+                    row = element(v, f, form, source, n * per, raw)
+                    rows.append(f.let(f"bitcast <{2 * n} x i16> {row} to <{n} x i32>") if per == 2 else row)
+                rows += ["poison"] * (n - used)
+                for u, column in enumerate(_transposed(f, unit, n, rows)):
+                    to = f.at(panel, f.mul(f.add(s, u), width * out))
+                    kept = column if used == n else shuffle(f, unit, n, column, "poison", range(used))
+                    f.store(f"<{used} x {unit}>", kept, f.at(to, group * out), out)
+        f.do(
+            f"call void @{some.name}(ptr {here}, i64 %line_step, i64 %k_step, i64 {f.least(lines, width)}, "
+            f"i64 %k, ptr {panel}, i64 {whole})"
+        )
+
+
+def _pack_line_contiguous(v: Vectors, f: Function, form: Format, source: str, width: int, some: Function) -> None:
+    """Panels whose steps run along the lines: each step is a load and a store; pairs interleave two rows."""
+    stored, unit, per = STORAGE[source], form.unit, form.per_step
+    size = SIZE[stored]
+    whole = f.div("%k", per)
+    with f.loop(0, whole, _K_BLOCK) as s0, f.loop(0, "%lines", width) as first:
+        here = f.at("%source", f.mul(first, size))
+        panel = f.at("%packed", f.mul(f.div(first, width), "%panel_bytes"))
+        lines = f.sub("%lines", first)
+        stop = f.least(f.add(s0, _K_BLOCK), whole)
+        full = f.is_("sge", lines, width)
+        mask = v.mask(f, width, lines)
+        for part, condition in ((False, full), (True, f.let(f"xor i1 {full}, true"))):
+            with f.when(condition), f.loop(s0, stop) as s:
+                values = []
+                for p in range(per):
+                    at = f.at(here, f.mul(f.add(f.mul(s, per), p), "%k_step"))
+                    raw = (
+                        v.load_masked(f, stored, width, at, mask) if part else f.load(f"<{width} x {stored}>", at, size)
+                    )
+                    values.append(element(v, f, form, source, width, raw))
+                to = f.at(panel, f.mul(s, width * SIZE[unit]))
+                if per == 1:
+                    f.store(f"<{width} x {unit}>", values[0], to, SIZE[unit])
+                else:
+                    zipped = [lane // 2 + width * (lane % 2) for lane in range(2 * width)]
+                    f.store(
+                        f"<{2 * width} x i16>", shuffle(f, "i16", width, values[0], values[1], zipped), to, SIZE[unit]
+                    )
+    with f.when(f.is_("ne", f.mul(whole, per), "%k")), f.loop(0, "%lines", width) as first:
+        here = f.at("%source", f.mul(first, size))
+        panel = f.at("%packed", f.mul(f.div(first, width), "%panel_bytes"))
+        lines = f.least(f.sub("%lines", first), width)
+        f.do(
+            f"call void @{some.name}(ptr {here}, i64 %line_step, i64 %k_step, i64 {lines}, "
+            f"i64 %k, ptr {panel}, i64 {whole})"
+        )
+
+
+def _pack(v: Vectors, form: Format, source: str, width: int, side: str) -> list[Function]:
+    some = _pack_some(v, form, source, width, side)
+    f = Function(f"pack_{side}", _PACK_PARAMS)
+    size = SIZE[STORAGE[source]]
+    with f.when(f.is_("eq", "%k_step", size)):
+        _pack_k_contiguous(v, f, form, source, width, some)
+        f.leave()
+    with f.when(f.is_("eq", "%line_step", size)):
+        _pack_line_contiguous(v, f, form, source, width, some)
+        f.leave()
+    with f.loop(0, "%lines", width) as first:
+        here = f.at("%source", f.mul(first, "%line_step"))
+        panel = f.at("%packed", f.mul(f.div(first, width), "%panel_bytes"))
+        lines = f.least(f.sub("%lines", first), width)
+        f.do(
+            f"call void @{some.name}(ptr {here}, i64 %line_step, i64 %k_step, i64 {lines}, i64 %k, ptr {panel}, i64 0)"
+        )
+    return [some, f]
+
+
+def packing_text(form: Format, source: str) -> str:
+    """IR of `pack_a` and `pack_b` from one source dtype to one packed format."""
+    v = Vectors(form.isa)
+    functions = [*_pack(v, form, source, form.rows, "a"), *_pack(v, form, source, form.columns, "b")]
+    return ir.module_text(functions, sorted(v.declared))

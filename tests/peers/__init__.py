@@ -1,0 +1,1 @@
+"""Tests against foreign libraries. The library itself imports none of them."""

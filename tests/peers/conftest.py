@@ -1,0 +1,27 @@
+"""The checkout on the import path (peers are written in `benchmarks/`), and real text where there is some."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+if str(REPOSITORY) not in sys.path:
+    sys.path.insert(0, str(REPOSITORY))
+
+
+@pytest.fixture(scope="session", params=["random", "real text"])
+def characters(request: pytest.FixtureRequest) -> tuple[np.ndarray, int]:
+    """Character ids and the size of their vocabulary: random ones, and the usual English corpus where it is at hand."""
+    if request.param == "random":
+        return np.random.default_rng(0).integers(65, size=20_000), 65
+    from benchmarks.recipe import characters
+
+    path = request.getfixturevalue("corpus_folder") / "english" / "tinyshakespeare.txt"
+    if not path.exists():
+        pytest.skip("no english/tinyshakespeare.txt in the folder of real data")
+    ids, vocabulary = characters(path.read_text(encoding="utf-8"))
+    return ids, len(vocabulary)
