@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pellucid.base import files
 from pellucid.base.errors import DataError
 from pellucid.base.rng import Generator
-from pellucid.base import files
 from pellucid.text import END_OF_TEXT, ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer
 
 TOKENIZERS = [

@@ -217,8 +217,8 @@ class Trainer:
             self.save()
 
     def _finish(self, metrics: Metrics | None) -> None:
-        """The end of the run: a checkpoint first, so that nothing is lost while all held-out text is evaluated, and once
-        more with the result; a stopped run only saves."""
+        """The end of the run: a checkpoint first, so that nothing is lost while all held-out text is evaluated, and
+        another with the result; a stopped run only saves."""
         if self.folder is not None and self._saved_at != self.step:
             self.save()
         if self.step == self.config.steps and self.held_out is not None:
