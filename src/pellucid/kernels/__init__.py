@@ -1,3 +1,3 @@
-"""Kernels: the only code that touches the elements of an Array. A sub-package for each backend, a row of `spec` a kernel."""
+"""Kernels: the only code that touches the elements of an Array. A sub-package for each backend; `spec` lists them."""
 
 __all__: list[str] = []
