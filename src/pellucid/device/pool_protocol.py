@@ -7,6 +7,10 @@ A chunk is claimed by subtracting one from `left`: whoever gets r > 0 owns chunk
 the claim, when it can't change any more, because a launch returns only when `done` counts every chunk. `left` may
 fall below zero: that claims nothing, and the next launch overwrites it. Words that different threads write lie on
 different cache lines.
+
+Linux likes to wake a worker on the core of the launch that woke it, and may leave it there for long, the two taking
+turns while another core idles: products ran at half speed for whole steps. So a launch notes its core, and a worker
+that finds itself there moves to any other core it may use.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ _IR = """
 @stop = internal global i64 0, align 128
 @workers = internal global i64 0, align 128
 @spins = internal global i64 0
+@home = internal global i32 -1, align 128                                       ; core of the last launch
+@fixed = internal global i64 0                                                  ; 1 where a worker can't leave it
 @epoch = internal global i64 0, align 128                                       ; counts wake-ups; under the mutex
 @mutex = internal global [16 x i64] zeroinitializer, align 128
 @wakeup = internal global [16 x i64] zeroinitializer, align 128
@@ -50,6 +56,7 @@ declare void @PyEval_RestoreThread(ptr)
 declare void @Py_IncRef(ptr)
 declare i64 @llvm.smin.i64(i64, i64)
 DECLARE_PAUSE
+CORES
 
 define ptr @python_method() {
   ret ptr @method
@@ -62,6 +69,8 @@ define void @reset() {
   store i64 0, ptr @sleepers
   store i64 0, ptr @stop
   store i64 0, ptr @workers
+  store i32 -1, ptr @home
+  store i64 0, ptr @fixed
   call i32 @pthread_mutex_init(ptr @mutex, ptr null)
   call i32 @pthread_cond_init(ptr @wakeup, ptr null)
   ret void
@@ -121,7 +130,15 @@ define void @worker() {
 entry:
   br label %look
 look:
-  %i = phi i64 [ 0, %entry ], [ 0, %look ], [ %next, %pause ], [ 0, %awake ]
+  %i = phi i64 [ 0, %entry ], [ 0, %seek ], [ %next, %pause ], [ 0, %awake ]
+  %home = load atomic i32, ptr @home monotonic, align 4
+  %core = call i32 @core()
+  %crowded = icmp eq i32 %home, %core
+  br i1 %crowded, label %move, label %seek
+move:
+  call void @leave(i32 %core)
+  br label %seek
+seek:
   %took = call i1 @take()
   br i1 %took, label %look, label %nothing
 nothing:
@@ -210,6 +227,8 @@ publish:
   %j3 = insertvalue { ptr, ptr, i64, i64, i64 } %j2, i64 %grain, 3
   %j4 = insertvalue { ptr, ptr, i64, i64, i64 } %j3, i64 %chunks, 4
   store { ptr, ptr, i64, i64, i64 } %j4, ptr @job
+  %core = call i32 @core()
+  store atomic i32 %core, ptr @home monotonic, align 4
   store atomic i64 0, ptr @done monotonic, align 8
   store atomic i64 %chunks, ptr @left seq_cst, align 8
   fence seq_cst
@@ -281,6 +300,66 @@ go:
 }
 """
 
+# The core this thread runs on, and how to leave it. Elsewhere than on Linux the system decides.
+_CORES = """
+declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
+
+define internal i32 @core() alwaysinline {
+  %core = call i32 @sched_getcpu()
+  ret i32 %core
+}
+
+; forbids this thread the core, which moves it at once, and allows all of before again
+define internal void @leave(i32 %core) noinline {
+entry:
+  %all = alloca [128 x i8], align 8
+  %rest = alloca [128 x i8], align 8
+  %fixed = load i64, ptr @fixed
+  %inside = icmp ult i32 %core, 1024
+  %free = icmp eq i64 %fixed, 0
+  %able = and i1 %inside, %free
+  br i1 %able, label %read, label %out
+read:
+  %failed = call i32 @sched_getaffinity(i32 0, i64 128, ptr %all)
+  %readable = icmp eq i32 %failed, 0
+  br i1 %readable, label %forbid, label %stuck
+forbid:
+  %cores = load [128 x i8], ptr %all
+  store [128 x i8] %cores, ptr %rest
+  %index = lshr i32 %core, 3
+  %byte = getelementptr i8, ptr %rest, i32 %index
+  %low = and i32 %core, 7
+  %shift = trunc i32 %low to i8
+  %bit = shl i8 1, %shift
+  %others = xor i8 %bit, -1
+  %old = load i8, ptr %byte
+  %new = and i8 %old, %others
+  store i8 %new, ptr %byte
+  %refused = call i32 @sched_setaffinity(i32 0, i64 128, ptr %rest)
+  %moved = icmp eq i32 %refused, 0
+  br i1 %moved, label %allow, label %stuck
+allow:
+  call i32 @sched_setaffinity(i32 0, i64 128, ptr %all)
+  br label %out
+stuck:                            ; a single core: stay, and don't ask again
+  store i64 1, ptr @fixed
+  br label %out
+out:
+  ret void
+}
+"""
+_NO_CORES = """
+define internal i32 @core() alwaysinline {
+  ret i32 -2
+}
+
+define internal void @leave(i32 %core) {
+  ret void
+}
+"""
+
 # Instruction that tells the core, or the core beside it, that this is a waiting loop.
 _PAUSES = {
     "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
@@ -334,6 +413,7 @@ def compile_protocol() -> dict[str, int]:
         raise DeviceError("cpu", "the worker pool needs POSIX threads", got=os.name, hint="use Linux, macOS or WSL")
     machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     declare, pause = _PAUSES.get(machine, ("", ""))
-    text = _IR.replace("DECLARE_PAUSE", declare).replace("PAUSE", pause).replace("NONE", str(id(None)))
+    cores = _CORES if platform.system() == "Linux" else _NO_CORES
+    text = _IR.replace("CORES", cores).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause).replace("NONE", str(id(None)))
     names = ("python_method", "reset", "configure", "idle", "worker", "run")
     return dict(zip(names, compile_native(text, *names), strict=True))
