@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 from .errors import ShapeError
@@ -10,6 +11,7 @@ from .errors import ShapeError
 Shape = tuple[int, ...]
 
 
+@lru_cache(4096)
 def contiguous_strides(shape: Shape) -> Shape:
     """Row-major strides, in elements."""
     strides, step = [0] * len(shape), 1
@@ -21,6 +23,8 @@ def contiguous_strides(shape: Shape) -> Shape:
 
 def is_contiguous(shape: Shape, strides: Shape) -> bool:
     """Whether the elements lie row-major without gaps (axes of length 1 and empty arrays never matter)."""
+    if strides == contiguous_strides(shape):
+        return True
     step = 1
     for i in range(len(shape) - 1, -1, -1):
         if shape[i] != 1:
@@ -76,6 +80,11 @@ def reduced(shape: Shape, over: Shape, keepdims: bool) -> Shape:
 
 def resolve(shape: Sequence[int], size: int, *, where: str = "reshape") -> Shape:
     """Replaces a single -1 by the length that makes the product equal `size`. Raises ShapeError if it can't be."""
+    return _resolve(tuple(shape), size, where)
+
+
+@lru_cache(4096)
+def _resolve(shape: Shape, size: int, where: str) -> Shape:
     wanted = tuple(int(n) for n in shape)
     holes = wanted.count(-1)
     known = prod(n for n in wanted if n != -1)

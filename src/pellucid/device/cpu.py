@@ -7,6 +7,7 @@ NumPy definitions.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ _ALIGN = 64
 _KEEP = 4 << 30  # bytes of free blocks a device holds on to
 
 
+@lru_cache(4096)
 def size_class(nbytes: int) -> int:
     """The block size that serves a request: a multiple of 64 up to 1 KiB, then steps of an eighth of a power of two."""
     if nbytes <= 1024:
@@ -46,7 +48,7 @@ class HostDevice(Device):
         try:
             address, memory = self._free[wanted].pop()
             self.bytes_cached -= wanted
-        except (KeyError, IndexError):
+        except LookupError:
             address, memory = self._from_system(wanted)
         self.bytes_in_use += wanted
         if self.bytes_in_use > self.peak_bytes:

@@ -414,6 +414,11 @@ def compile_protocol() -> dict[str, int]:
     machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     declare, pause = _PAUSES.get(machine, ("", ""))
     cores = _CORES if platform.system() == "Linux" else _NO_CORES
-    text = _IR.replace("CORES", cores).replace("DECLARE_PAUSE", declare).replace("PAUSE", pause).replace("NONE", str(id(None)))
+    text = (
+        _IR.replace("CORES", cores)
+        .replace("DECLARE_PAUSE", declare)
+        .replace("PAUSE", pause)
+        .replace("NONE", str(id(None)))
+    )
     names = ("python_method", "reset", "configure", "idle", "worker", "run")
     return dict(zip(names, compile_native(text, *names), strict=True))

@@ -12,9 +12,9 @@ from ..base.errors import ShapeError
 from ..base.rng import Generator
 from ..device import Array, Device
 from ..device import device as find_device
-from ..ops import attention, rope
+from ..ops import attention, rope, self_attention
 from ..tape import Tensor
-from .layers import Linear
+from .layers import Linear, lay_out_together
 from .module import Module
 
 
@@ -86,22 +86,39 @@ class SelfAttention(Module):
         self.q_proj = project(width, heads * head_dim, std)
         self.k_proj = project(width, kv_heads * head_dim, std)
         self.v_proj = project(width, kv_heads * head_dim, std)
+        lay_out_together([self.q_proj, self.k_proj, self.v_proj])
         self.o_proj = project(heads * head_dim, width, out_std)
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.dropout, self.interleaved, self.generator = dropout, interleaved, generator
 
     def __call__(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None = None, cache: KVCache | None = None) -> Tensor:
+        if cache is None:
+            return self.o_proj(self._whole(x, rotary))
         batch, time, _ = x.shape
         q = self.q_proj(x).reshape(batch, time, self.heads, self.head_dim)
         k = self.k_proj(x).reshape(batch, time, self.kv_heads, self.head_dim)
         v = self.v_proj(x).reshape(batch, time, self.kv_heads, self.head_dim)
         if rotary is not None:
-            offset = 0 if cache is None else cache.length
-            q = rope(q, *rotary, offset=offset, interleaved=self.interleaved)
-            k = rope(k, *rotary, offset=offset, interleaved=self.interleaved)
-        if cache is not None:
-            keys, values = cache.extend(k.array, v.array)
-            k, v = Tensor(keys), Tensor(values)
-        p = self.dropout if self.training else 0.0
-        y = attention(q, k, v, causal=True, dropout=p, generator=self.generator if p > 0 else None)
+            q = rope(q, *rotary, offset=cache.length, interleaved=self.interleaved)
+            k = rope(k, *rotary, offset=cache.length, interleaved=self.interleaved)
+        keys, values = cache.extend(k.array, v.array)
+        y = attention(q, Tensor(keys), Tensor(values), causal=True)
         return self.o_proj(y.reshape(batch, time, self.heads * self.head_dim))
+
+    def _whole(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+        """All positions at once, in one operation."""
+        q, k, v = self.q_proj, self.k_proj, self.v_proj
+        biases = None if q.bias is None or k.bias is None or v.bias is None else (q.bias, k.bias, v.bias)
+        p = self.dropout if self.training else 0.0
+        return self_attention(
+            x,
+            (q.weight, k.weight, v.weight),
+            biases,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            rotary=rotary,
+            interleaved=self.interleaved,
+            dropout=p,
+            generator=self.generator if p > 0 else None,
+            operand_dtype=q.operand_dtype,
+        )

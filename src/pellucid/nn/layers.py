@@ -7,12 +7,14 @@ operands of matrix products while weights, sums and everything else stay float32
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ConfigError
 from ..base.rng import Generator
 from ..device import Device
-from ..ops import dropout, embedding, gelu, layernorm, linear, ones, rmsnorm, swiglu, tensor, zeros
+from ..ops import concatenate, dropout, embedding, gelu, layernorm, linear, ones, rmsnorm, swiglu, tensor, zeros
 from ..tape import Parameter, Tensor
 from .module import Module
 
@@ -42,6 +44,21 @@ class Linear(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias, operand_dtype=self.operand_dtype)
+
+
+def lay_out_together(layers: Sequence[Linear]) -> None:
+    """Moves the weights, and the biases, of layers that read the same input behind one another in memory, so that they
+    can be one matrix product. Names, shapes and values stay."""
+    for name in ("weight", "bias"):
+        parameters = [getattr(layer, name) for layer in layers]
+        if any(p is None for p in parameters):
+            continue
+        joint = concatenate([p.detach() for p in parameters]).array
+        start = 0
+        for layer, p in zip(layers, parameters, strict=True):
+            rows = joint.slice(0, start, start + p.shape[0])
+            setattr(layer, name, Parameter(Tensor(rows), decay=p.decay))
+            start += p.shape[0]
 
 
 class Embedding(Module):

@@ -32,6 +32,7 @@ from .pointwise import (
     where,
 )
 from .reduce import argmax, cumsum, log_softmax, logsumexp, max, mean, min, mse_loss, softmax, sum, var
+from .self_attention import self_attention
 from .shape import (
     concatenate,
     contiguous,
@@ -105,6 +106,7 @@ __all__ = [
     "reshape",
     "rmsnorm",
     "rope",
+    "self_attention",
     "sigmoid",
     "silu",
     "sin",

@@ -1,0 +1,145 @@
+"""Self-attention from the layer's input to the heads' output, as one operation.
+
+The three projections read the same input, so they are one matrix product with their weights behind one another; the
+rotation, the fused attention and, in backward, the gradients of all three follow without a tape entry each. Where the
+weights lie behind one another in memory already (`nn.SelfAttention` puts them there), the joint matrix is a view.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ..base.dtypes import DType
+from ..base.errors import ConfigError, ShapeError
+from ..base.rng import Generator
+from ..device import Array
+from ..tape import Op, Tensor
+from .common import reshaped
+
+
+class SelfAttention(Op):
+    """q, k, v = x Wq^T + bq, x Wk^T + bk, x Wv^T + bv, in heads;  y = attention(rope(q), rope(k), v), heads joined.
+
+    With u the gradients of q, k and v side by side: dx = u W, dW = u^T x, db = sum u.
+    """
+
+    saves = ("x", "q", "k", "v", "o", "lse", "weights", "rotary")
+
+    def forward(
+        self,
+        x: Array,
+        wq: Array,
+        wk: Array,
+        wv: Array,
+        bq: Array | None,
+        bk: Array | None,
+        bv: Array | None,
+        cos: Array | None,
+        sin: Array | None,
+        *,
+        heads: int,
+        kv_heads: int,
+        interleaved: bool,
+        dropout: float,
+        seed: int,
+        counter: int,
+        operand_dtype: DType | None,
+    ) -> Array:
+        kernels, (batch, time, width) = self.kernels, x.shape
+        size = wq.shape[0] // heads
+        both, every = heads + kv_heads, heads + 2 * kv_heads
+        self.shape, self.operand_dtype, self.interleaved = x.shape, operand_dtype, interleaved
+        rows = reshaped(kernels, x, (batch * time, width))
+        bias = None if bq is None or bk is None or bv is None else joined(kernels, [bq, bk, bv])
+        y = kernels.matmul(rows, joined(kernels, [wq, wk, wv]).transpose(), bias, operand_dtype=operand_dtype)
+        y = reshaped(kernels, y, (batch, time, every, size))
+        q, k, v = y.slice(2, 0, heads), y.slice(2, heads, both), y.slice(2, both, every)
+        if cos is not None and sin is not None:
+            turned = kernels.rope(
+                y.slice(2, 0, both), cos, sin, offset=0, interleaved=interleaved, inverse=False
+            )  # v is copied beside it, so that the unturned q and k need not be kept
+            q, k, v = turned.slice(2, 0, heads), turned.slice(2, heads, both), kernels.copy(v)
+        self.how = {"causal": True, "scale": size**-0.5, "dropout": dropout, "seed": seed, "counter": counter}
+        o, lse = kernels.attention(q, k, v, **self.how)
+        self.save(x=rows, q=q, k=k, v=v, o=o, lse=lse, weights=[wq, wk, wv], rotary=[cos, sin])
+        return reshaped(kernels, o, (batch, time, heads * size))
+
+    def backward(self, dy: Array) -> dict[str, Array | None]:
+        kernels, (cos, sin) = self.kernels, self.rotary
+        do = reshaped(kernels, dy, self.o.shape)
+        dq, dk, dv = kernels.attention_backward(do, self.q, self.k, self.v, self.o, self.lse, **self.how)
+        if cos is not None and sin is not None:
+            back = {"offset": 0, "interleaved": self.interleaved, "inverse": True}
+            dq, dk = kernels.rope(dq, cos, sin, **back), kernels.rope(dk, cos, sin, **back)
+        widths = [w.shape[0] for w in self.weights]
+        u = reshaped(kernels, kernels.concatenate([dq, dk, dv], axis=2), (self.x.shape[0], sum(widths)))
+        dx = kernels.matmul(u, joined(kernels, self.weights), operand_dtype=self.operand_dtype)
+        dw = kernels.matmul(u.transpose(), self.x, operand_dtype=self.operand_dtype)
+        db = kernels.sum(u, axes=(0,), keepdims=False) if self.needs("bq") else None
+        found: dict[str, Array | None] = {"x": reshaped(kernels, dx, self.shape)}
+        start = 0
+        for name, width in zip("qkv", widths, strict=True):
+            found[f"w{name}"] = dw.slice(0, start, start + width)
+            found[f"b{name}"] = None if db is None else db.slice(0, start, start + width)
+            start += width
+        return found
+
+
+def joined(kernels: Any, parts: list[Array]) -> Array:
+    """Arrays one behind the other along the first axis: a view where they lie so in memory, else a copy."""
+    first = parts[0]
+    end = first.offset
+    for part in parts:
+        if part.buffer is not first.buffer or part.offset != end or not part.is_contiguous:
+            return kernels.concatenate(parts, axis=0)
+        end += part.size
+    rows = sum(part.shape[0] for part in parts)
+    return Array(first.buffer, (rows, *first.shape[1:]), first.dtype, None, first.offset)
+
+
+def self_attention(
+    x: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor],
+    biases: tuple[Tensor, Tensor, Tensor] | None = None,
+    *,
+    heads: int,
+    kv_heads: int,
+    rotary: tuple[Tensor, Tensor] | None = None,
+    interleaved: bool = False,
+    dropout: float = 0.0,
+    generator: Generator | None = None,
+    operand_dtype: DType | None = None,
+) -> Tensor:
+    """Causal self-attention of a sequence, projections and rotary positions included; see `attention` and `rope`.
+
+    x: (B, T, width); weights of q, k and v: (heads D, width), (kv_heads D, width) twice, biases to match; rotary: cos
+    and sin tables, (positions, D / 2), used from position 0; y: (B, T, heads D). operand_dtype as in `matmul`.
+    """
+    wq, wk, wv = weights
+    size = wq.shape[0] // max(heads, 1)
+    wanted = ((heads * size, x.shape[-1]), *[(kv_heads * size, x.shape[-1])] * 2)
+    if x.ndim != 3 or tuple(w.shape for w in weights) != wanted or kv_heads < 1 or heads % kv_heads:
+        got = f"x {x.shape}, weights {wq.shape}, {wk.shape}, {wv.shape}, {heads} and {kv_heads} heads"
+        raise ShapeError("self_attention", "input, weights and heads do not fit", got=got)
+    if rotary is not None and (rotary[0].shape[0] < x.shape[1] or rotary[0].shape[1] * 2 != size):
+        got = f"{rotary[0].shape} for {x.shape[1]} positions of {size} features"
+        raise ShapeError("self_attention", "rotary tables do not fit", got=got)
+    if dropout > 0 and generator is None:
+        raise ConfigError("self_attention", "dropout without a generator", hint="pass generator=")
+    seed = counter = 0
+    if dropout > 0 and generator is not None:
+        seed, counter = generator.seed, generator.reserve(prod((x.shape[0], heads, x.shape[1], x.shape[1])))
+    return SelfAttention.apply(
+        x,
+        *weights,
+        *(biases or (None, None, None)),
+        *(rotary or (None, None)),
+        heads=heads,
+        kv_heads=kv_heads,
+        interleaved=interleaved,
+        dropout=dropout,
+        seed=seed,
+        counter=counter,
+        operand_dtype=operand_dtype,
+    )
