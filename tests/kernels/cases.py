@@ -127,6 +127,11 @@ def _where_number(d: Data, s: Shape) -> Call:
     return [d.mask(*s), wide.normal(), wide.normal(*s)], {}
 
 
+@case("normal_", layouts=("plain",))
+def _normal(d: Data, s: Shape) -> Call:
+    return [d.normal(*s)], {"std": 0.5, "seed": 2**63 + 99, "counter": 2**34 + 8}
+
+
 @case("dropout")
 def _dropout(d: Data, s: Shape) -> Call:
     return [d.normal(*s)], {"p": 0.3, "seed": 2**63 + 12345, "counter": 2**34 + 8}

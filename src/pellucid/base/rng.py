@@ -40,6 +40,17 @@ def uniform_from_words(words: np.ndarray) -> np.ndarray:
     return (words >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
 
 
+def normals(seed: int, counter: int, n: int) -> np.ndarray:
+    """`n` float64 standard normal numbers, number i from word `counter` + i and its neighbour; counter a multiple of 4.
+
+    Box-Muller: of each pair of words, u = (w1 + 1) 2**-32 and v = w2 2**-32, the numbers (-2 ln u)**0.5 cos(2 pi v) and
+    (-2 ln u)**0.5 sin(2 pi v).
+    """
+    w = philox(seed, counter, n + n % 2).astype(np.float64)
+    radius, angle = np.sqrt(-2.0 * np.log((w[0::2] + 1.0) * 2.0**-32)), 2.0 * np.pi * 2.0**-32 * w[1::2]
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)[:n]
+
+
 class Generator:
     """A stream of random words. `Generator(None)` takes its seed from the operating system.
 
@@ -71,12 +82,10 @@ class Generator:
         return uniform_from_words(self.words(int(np.prod(shape, dtype=np.int64)))).reshape(shape)
 
     def normal(self, shape: tuple[int, ...] | int = ()) -> np.ndarray:
-        """float32 standard normal by Box-Muller: sqrt(-2 ln u1) cos(2 pi u2), u1 in (0, 1]; one pair a number."""
+        """float32 standard normal: `normals` of the next words."""
         shape = (shape,) if isinstance(shape, int) else shape
         n = int(np.prod(shape, dtype=np.int64))
-        w = self.words(2 * n).astype(np.float64)
-        u1, u2 = (w[0::2] + 1.0) * 2.0**-32, w[1::2] * 2.0**-32
-        return (np.sqrt(-2.0 * np.log(u1)) * np.cos(2.0 * np.pi * u2)).astype(np.float32).reshape(shape)
+        return normals(self.seed, self.reserve(n), n).astype(np.float32).reshape(shape)
 
     def integers(self, high: int, n: int) -> np.ndarray:
         """`n` int64 uniform in 0..high-1, from 64-bit words (bias below high / 2**64)."""

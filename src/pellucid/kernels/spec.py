@@ -178,6 +178,9 @@ _row("fill_", "pointwise", "target, *, value: float", _ALL, "rounding", writes="
 _row("where", "pointwise", "condition, a, b", (dtypes.bool_,), "exact")
 _row("concatenate", "pointwise", "parts: arrays, *, axis: int", _ALL, "exact")
 _row("all_finite", "pointwise", "x", _ALL, "exact")
+_row(
+    "normal_", "pointwise", "target, *, std: float, seed: int, counter: int", _FLOATS, "transcendental", writes="target"
+)
 _row("dropout", "pointwise", "x, *, p: float, seed: int, counter: int", _FLOATS, "rounding", _each(1, "x"))
 
 for _name, _kinds, _class in (

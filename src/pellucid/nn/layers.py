@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ConfigError
 from ..base.rng import Generator
 from ..device import Device
-from ..ops import concatenate, dropout, embedding, gelu, layernorm, linear, ones, rmsnorm, swiglu, tensor, zeros
+from ..ops import concatenate, dropout, embedding, gelu, layernorm, linear, ones, randn, rmsnorm, swiglu, zeros
 from ..tape import Parameter, Tensor
 from .module import Module
 
 
 def normal(shape: tuple[int, ...], std: float, *, generator: Generator, device: str | Device) -> Parameter:
     """A float32 parameter drawn from N(0, std**2)."""
-    return Parameter(tensor(generator.normal(shape) * std, dtype=dtypes.float32, device=device))
+    return Parameter(randn(shape, generator=generator, std=std, device=device))
 
 
 class Linear(Module):

@@ -114,13 +114,18 @@ def randn(
     shape: Shape,
     *,
     generator: Generator,
+    std: float = 1.0,
     dtype: DType | str = dtypes.float32,
     device: str | Device = "cpu",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Standard normal, the next numbers of `generator`."""
-    host = generator.normal(_shape(shape))
-    return tensor(host, dtype=dtype, device=device, requires_grad=requires_grad)
+    """Normal with mean 0 and standard deviation `std`, made on the device from the next numbers of `generator`."""
+    where, wanted = find_device(device), dtypes.dtype(dtype)
+    if not wanted.is_float:
+        raise DTypeError("randn", "not a float type", got=wanted.name)
+    array = where.empty(_shape(shape), wanted)
+    where.kernels.normal_(array, std=std, seed=generator.seed, counter=generator.reserve(array.size))
+    return _leaf(Tensor(array), requires_grad)
 
 
 def _shape(shape: Shape) -> tuple[int, ...]:

@@ -26,7 +26,6 @@ from .pointwise import (
     add,
     cos,
     div,
-    dropout,
     eq,
     exp,
     ge,
@@ -45,6 +44,7 @@ from .pointwise import (
     sqrt,
     sub,
 )
+from .random import dropout, normal_
 from .reduce import argmax, cumsum, max, min, sum
 from .softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
 
@@ -93,6 +93,7 @@ __all__ = [
     "mul",
     "ne",
     "neg",
+    "normal_",
     "pick",
     "pick_backward",
     "pow",

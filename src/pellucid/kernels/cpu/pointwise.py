@@ -1,4 +1,4 @@
-"""Element by element: arithmetic with broadcasting, comparisons, dropout; copies are in `memory`,
+"""Element by element: arithmetic with broadcasting, comparisons; copies are in `memory`,
 activations in `activation`.
 
 Each operation is a function of numbers, made a kernel by `unary` or `binary`, and the public function that runs it;
@@ -10,17 +10,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ...base import dtypes
 from ...device import Array
 from . import functions
-from .elementwise import GRAIN, binary, fresh, map1, map2, plan_of, pointer, unary
-from .formats import load, store
-from .functions import inlined, like
-from .launch import kernel
-from .memory import contiguous
-from .philox import philox
+from .elementwise import binary, map1, map2, unary
+from .functions import like
 
 # --- one argument -----------------------------------------------------------------------------------------------------
 
@@ -229,53 +223,3 @@ def ge(a: Array, b: Array) -> Array:
 
 
 # --- the rest ---------------------------------------------------------------------------------------------------------
-
-
-@kernel
-def _dropout(lo, hi, x, y, n, p, scale, low, high, counter):
-    """Blocks lo to hi-1 of four random words, counted from the one that holds word `counter`."""
-    first, shift = counter // 4, counter % 4
-    for block in range(lo, hi):
-        i = 4 * block - shift
-        if i >= 0 and i + 4 <= n:
-            break
-        _keep_some(x, y, i, n, p, scale, philox(low, high, first + block))
-        lo += 1
-    whole = min(hi, (n + shift) // 4)
-    for block in range(lo, whole):
-        r0, r1, r2, r3 = philox(low, high, first + block)
-        i = 4 * block - shift
-        _keep(x, y, i, r0, p, scale)
-        _keep(x, y, i + 1, r1, p, scale)
-        _keep(x, y, i + 2, r2, p, scale)
-        _keep(x, y, i + 3, r3, p, scale)
-    for block in range(max(lo, whole), hi):
-        _keep_some(x, y, 4 * block - shift, n, p, scale, philox(low, high, first + block))
-
-
-@inlined
-def _keep_some(x, y, i, n, p, scale, words):
-    """Elements i to i + 3 that exist."""
-    for k, word in enumerate(words):
-        if 0 <= i + k < n:
-            _keep(x, y, i + k, word, p, scale)
-
-
-@inlined
-def _keep(x, y, i, word, p, scale):
-    value = load(x, i)
-    u = np.float32(np.int32(word >> np.uint32(8))) * np.float32(2.0**-24)
-    store(y, i, value * like(scale, value) if u >= np.float32(p) else like(0, value))
-
-
-def dropout(x: Array, *, p: float, seed: int, counter: int) -> Array:
-    """y[i] = x[i] / (1 - p) where u[i] >= p, else 0. u[i] in [0, 1) is word counter + i of the Philox stream `seed`
-    (top 24 bits), i the row-major index; applied to dy with the same numbers it is its own backward
-    (Srivastava et al. 2014)."""
-    x = contiguous(x)
-    q = plan_of(x)
-    y = fresh(q, x, x.dtype)
-    blocks = (counter % 4 + q.size + 3) // 4 if q.size else 0
-    low, high = seed & 0xFFFFFFFF, seed >> 32
-    _dropout(blocks, GRAIN // 4, pointer(x), pointer(y), q.size, float(p), 1 / (1 - p), low, high, counter)
-    return y

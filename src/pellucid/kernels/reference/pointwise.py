@@ -50,6 +50,12 @@ def fill_(target: Array, *, value: float) -> None:
     view(target)[...] = value
 
 
+def normal_(target: Array, *, std: float, seed: int, counter: int) -> None:
+    """Every element of a contiguous target = std z, z[i] number i of `base.rng.normals(seed, counter, n)`, i the
+    row-major index (Box & Muller 1958)."""
+    view(target)[...] = (std * rng.normals(seed, counter, target.size)).reshape(target.shape)
+
+
 # --- one argument -----------------------------------------------------------------------------------------------------
 
 
