@@ -316,6 +316,24 @@ def _fused() -> list[Case]:
     def attention(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
         return ops.attention(q, k, v, generator=Generator(3), **how)
 
+    def whole(x: Tensor, *parts: Tensor, turned: bool = False, **how: Any) -> Tensor:
+        angles = np.arange(5)[:, None] * [0.3]
+        rotary = (constant(x, np.cos(angles)), constant(x, np.sin(angles))) if turned else None
+        biases = parts[3:] or None
+        return ops.self_attention(
+            x,
+            parts[:3],
+            biases,
+            heads=4,
+            kv_heads=2,
+            rotary=rotary,
+            generator=Generator(5),
+            **how,  # type: ignore[arg-type]
+        )
+
+    projections = (normal(2, 4, 3), normal(8, 3, seed=1), normal(4, 3, seed=2), normal(4, 3, seed=3))
+    offsets = (normal(8, seed=4), normal(4, seed=5), normal(4, seed=6))
+
     def loss(x: Tensor, targets: Tensor) -> Tensor:
         return ops.cross_entropy(x, targets, weights=constant(x, [0.5, 0.0, 1.0, 0.25]))
 
@@ -356,6 +374,12 @@ def _fused() -> list[Case]:
         Case("attention open", lambda q, k, v: attention(q, k, v, causal=False), heads(3, 5, 2, 2, 4)),
         Case("attention scaled", lambda q, k, v: attention(q, k, v, scale=0.7), heads(3, 3, 1, 1, 4)),
         Case("attention dropout", lambda q, k, v: attention(q, k, v, dropout=0.3), heads(5, 5, 4, 2, 3)),
+        Case("self_attention", whole, projections),
+        Case("self_attention biased", whole, (*projections, *offsets)),
+        Case("self_attention turned", lambda *a: whole(*a, turned=True), projections),
+        Case(
+            "self_attention interleaved", lambda *a: whole(*a, turned=True, interleaved=True, dropout=0.3), projections
+        ),
         Case("cross_entropy", ops.cross_entropy, (normal(4, 5), targets), _mean_loss),
         Case("cross_entropy weights", loss, (normal(4, 5), targets)),
         Case("cross_entropy one class", ops.cross_entropy, (normal(3, 1), np.zeros(3, np.int64)), _mean_loss),

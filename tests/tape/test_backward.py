@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from opaque import opaque_device
 
+import pellucid
 from pellucid.base import dtypes
 from pellucid.base.errors import DeviceError, DTypeError, GradientError, PellucidError, ShapeError
-from pellucid.device import HostDevice, cpu
-from pellucid.tape import Parameter, Tensor, backward, enable_grad, no_grad, tape
+from pellucid.device import HostDevice, cpu, reference
+from pellucid.tape import Parameter, Tensor, backward, constant, enable_grad, is_one, no_grad, tape
 
 from .toy import Exponential, Product, Stack, Sum, Total, leaf, numbers
 
@@ -211,6 +212,7 @@ def test_backward_frees_what_was_kept() -> None:
 def test_memory_returns_to_the_device() -> None:
     host = HostDevice("counted", "pellucid.kernels.reference")
     a = leaf(np.ones(1000), device=host)
+    constant(host, 1.0, a.dtype)  # what backward starts from is made once and kept
     before = host.bytes_in_use
     for _ in range(3):
         Total.apply(Exponential.apply(Product.apply(a, a))).backward()
@@ -348,3 +350,23 @@ def test_single_numbers() -> None:
     assert (float(leaf(2.5)), int(leaf([[3.0]])), bool(leaf(0.0)), len(a)) == (2.5, 3, False, 2)
     assert leaf(7, dtype=dtypes.int32, grad=False).item() == 7
     assert leaf([[1, 2]], dtype=dtypes.bfloat16, grad=False).tolist() == [[1.0, 2.0]]
+
+
+def test_the_constant_one_is_known_by_identity() -> None:
+    one = constant(reference, 1.0, dtypes.float64)
+    assert is_one(one)
+    assert constant(reference, 1.0, dtypes.float64) is one
+    assert not is_one(constant(reference, 1, dtypes.float64))
+    assert not is_one(one.expand((2,)))
+
+
+def test_a_kept_tape_gives_gradients_of_their_own() -> None:
+    x, head = leaf(np.ones((2, 3))), leaf(np.ones((4, 3)))
+    loss = pellucid.lm_head_loss(x, head, pellucid.tensor([0, 1], device="reference"))
+    loss.backward(keep_tape=True)
+    assert head.grad is not None
+    first = head.grad.numpy().copy()
+    head.grad.numpy()[...] = 7
+    head.grad = None
+    loss.backward()
+    assert np.array_equal(head.grad.numpy(), first)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import copysign
 from typing import Any
 
 import numpy as np
@@ -11,27 +10,11 @@ import numpy as np
 from ..base import dtypes, shapes
 from ..base.dtypes import DType
 from ..base.errors import DTypeError
-from ..device import Array, Device
-from ..tape import Tensor
+from ..device import Array
+from ..tape import Tensor, constant
 
 Operand = Tensor | bool | int | float
 Axes = int | Sequence[int] | None
-
-_constants: dict[tuple[Any, ...], Array] = {}
-_MOST_CONSTANTS = 256
-
-
-def constant(device: Device, value: float, dtype: DType) -> Array:
-    """A number as an Array of shape () on the device; made once and kept, so a steady loop makes none."""
-    key = (device, dtype.name, type(value), value, copysign(1.0, value))
-    found = _constants.get(key)
-    if found is None:
-        if len(_constants) >= _MOST_CONSTANTS:
-            _constants.clear()
-        found = device.empty((), dtype)
-        device.kernels.fill_(found, value=value)
-        _constants[key] = found
-    return found
 
 
 def scalar(value: Any) -> bool | int | float | None:

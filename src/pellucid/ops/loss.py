@@ -6,7 +6,7 @@ from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
-from ..tape import Op, Tensor
+from ..tape import Op, Tensor, is_one
 from .common import floats, pair
 from .index import _integers
 
@@ -28,7 +28,8 @@ class CrossEntropy(Op):
 class LMHeadLoss(Op):
     """The cross-entropy of x weight^T, a chunk of rows at a time.
 
-    The gradients are made with the loss, where the logits are, and only multiplied by dloss in backward.
+    The gradients are made with the loss, where the logits are, and only multiplied by dloss in backward; not even that
+    where this is the loss `backward` starts from.
     """
 
     saves = ("dx", "dweight")
@@ -42,6 +43,8 @@ class LMHeadLoss(Op):
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
         k = self.kernels
+        if is_one(dy):
+            return {"x": self.dx, "weight": self.dweight}
         return {
             "x": k.mul(self.dx, dy) if self.needs("x") else None,
             "weight": k.mul(self.dweight, dy) if self.needs("weight") else None,

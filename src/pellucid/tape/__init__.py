@@ -1,6 +1,7 @@
 """The tape: tensors, the record of what was computed from them, and its replay backwards."""
 
 from . import tensor as _tensor
+from .constants import constant, is_one
 from .dlpack import dlpack_device, from_dlpack, to_dlpack
 from .gradcheck import gradcheck
 from .op import Op, backward, tape
@@ -17,11 +18,13 @@ __all__ = [
     "Tensor",
     "Trace",
     "backward",
+    "constant",
     "describe",
     "dlpack_device",
     "enable_grad",
     "from_dlpack",
     "gradcheck",
+    "is_one",
     "kept_bytes",
     "no_grad",
     "tape",

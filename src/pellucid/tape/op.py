@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..base.errors import DeviceError, DTypeError, GradientError, ShapeError
 from ..device import Array
+from .constants import constant
 from .state import state
 from .tensor import Tensor
 
@@ -174,8 +175,9 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
                 expected="shape ()",
                 hint="reduce it to a loss, or pass gradient=",
             )
-        seed = root.device.empty(root.shape, root.dtype)
-        root.device.kernels.fill_(seed, value=1)
+        seed = constant(root.device, 1.0, root.dtype)
+        if root.shape:
+            seed = seed.expand(root.shape)
     else:
         if gradient.shape != root.shape:
             raise ShapeError(
@@ -190,7 +192,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             raise DeviceError("backward", "the gradient is on another device", got=got, expected=expected)
         seed = gradient.array
     if root.op is None:
-        _accumulate(root, seed, shared=gradient is not None)
+        _accumulate(root, seed, shared=True)
         return
     ops = tape(root)
     pending: dict[int, Array] = {root.op.sequence: seed}
@@ -203,13 +205,14 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             if dy is None:
                 continue
             gradients = op.gradients(dy) if trace is None else trace.backward(op, dy)
+            held = {id(a.buffer) for a in (dy, *op.kept())} if keep_tape else {id(dy.buffer)}
             for x, dx in zip(op.inputs, gradients, strict=True):
                 if dx is None or x is None or not x.requires_grad:
                     continue
                 shape = x.output_shape if isinstance(x, Op) else x.shape
                 assert dx.shape == shape, f"{type(op).__name__}: gradient {dx.shape} for {shape}"
                 if not isinstance(x, Op):
-                    _accumulate(x, dx, shared=dx.buffer is dy.buffer)
+                    _accumulate(x, dx, shared=id(dx.buffer) in held)
                 elif x.sequence in pending:
                     pending[x.sequence] = op.kernels.add(pending[x.sequence], dx)
                 else:

@@ -1,0 +1,30 @@
+"""Numbers on a device: made once and kept, so that a steady loop makes none; and recognised without looking at them."""
+
+from __future__ import annotations
+
+from math import copysign
+from typing import Any
+
+from ..base.dtypes import DType
+from ..device import Array, Device
+
+_constants: dict[tuple[Any, ...], Array] = {}
+_MOST_CONSTANTS = 256
+
+
+def constant(device: Device, value: float, dtype: DType) -> Array:
+    """A number as an Array of shape () on the device; made once and kept, so a steady loop makes none."""
+    key = (device, dtype.name, type(value), value, copysign(1.0, value))
+    found = _constants.get(key)
+    if found is None:
+        if len(_constants) >= _MOST_CONSTANTS:
+            _constants.clear()
+        found = device.empty((), dtype)
+        device.kernels.fill_(found, value=value)
+        _constants[key] = found
+    return found
+
+
+def is_one(x: Array) -> bool:
+    """Whether `x` is the kept constant 1, by identity: False for any other array that holds a 1."""
+    return x is _constants.get((x.device, x.dtype.name, float, 1.0, 1.0))

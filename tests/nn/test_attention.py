@@ -1,0 +1,78 @@
+"""Self-attention as one operation, as a sequence of operations, and with a cache: the same numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import pellucid
+from pellucid import Tensor
+from pellucid.base.errors import ConfigError, ShapeError
+from pellucid.base.rng import Generator
+from pellucid.device import reference
+from pellucid.nn import SelfAttention
+from pellucid.ops.self_attention import joined
+
+
+def layer(**options: object) -> SelfAttention:
+    return SelfAttention(12, 4, 2, 6, generator=Generator(1), std=0.3, **options)  # type: ignore[arg-type]
+
+
+def tables() -> tuple[Tensor, Tensor]:
+    angles = np.arange(9)[:, None] * np.array([0.5, 0.1, 0.02])
+    return pellucid.tensor(np.cos(angles), dtype="float32"), pellucid.tensor(np.sin(angles), dtype="float32")
+
+
+def by_parts(a: SelfAttention, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+    batch, time, _ = x.shape
+    q = a.q_proj(x).reshape(batch, time, 4, 6)
+    k, v = a.k_proj(x).reshape(batch, time, 2, 6), a.v_proj(x).reshape(batch, time, 2, 6)
+    if rotary is not None:
+        q, k = pellucid.rope(q, *rotary), pellucid.rope(k, *rotary)
+    return a.o_proj(pellucid.attention(q, k, v).reshape(batch, time, 24))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rotary", [None, tables()])
+def test_one_operation_equals_its_parts(bias: bool, rotary: tuple[Tensor, Tensor] | None) -> None:
+    x = pellucid.randn((2, 9, 12), generator=Generator(2), requires_grad=True)
+    found = []
+    for run in (lambda a: a(x, rotary), lambda a: by_parts(a, x, rotary)):
+        a = layer(bias=bias)
+        x.grad = None
+        y = run(a)
+        (y * y).sum().backward()
+        assert x.grad is not None
+        grads = {name: p.grad.numpy() for name, p in a.named_parameters() if p.grad is not None}
+        found.append((y.detach().numpy(), x.grad.numpy().copy(), grads))
+    (y1, dx1, g1), (y2, dx2, g2) = found
+    np.testing.assert_allclose(y1, y2, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(dx1, dx2, rtol=1e-4, atol=1e-5)
+    assert g1.keys() == g2.keys() == {name for name, _ in layer(bias=bias).named_parameters()}
+    for name in g1:
+        np.testing.assert_allclose(g1[name], g2[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_the_projections_lie_behind_one_another() -> None:
+    a = layer(bias=True)
+    for parts in (
+        [p.weight.array for p in (a.q_proj, a.k_proj, a.v_proj)],
+        [p.bias.array for p in (a.q_proj, a.k_proj, a.v_proj)],
+    ):  # type: ignore[union-attr]
+        assert joined(None, parts).buffer is parts[0].buffer  # no kernel was needed
+
+
+def test_projections_elsewhere_are_copied_together() -> None:
+    parts = [reference.upload(np.full((n, 2), n), pellucid.float32) for n in (1, 3)]
+    assert reference.download(joined(reference.kernels, parts)).tolist() == [[1, 1], [3, 3], [3, 3], [3, 3]]
+
+
+def test_refusals() -> None:
+    a, x = layer(), pellucid.ones((1, 10, 12))
+    weights = (a.q_proj.weight, a.k_proj.weight, a.v_proj.weight)
+    with pytest.raises(ShapeError, match=r"^self_attention: rotary tables do not fit; got \(9, 3\) for 10 positions"):
+        pellucid.self_attention(x, weights, heads=4, kv_heads=2, rotary=tables())
+    with pytest.raises(ShapeError, match=r"^self_attention: input, weights and heads do not fit; got x \(1, 10, 12\)"):
+        pellucid.self_attention(x, weights, heads=3, kv_heads=2)
+    with pytest.raises(ConfigError, match=r"^self_attention: dropout without a generator\. hint: pass generator=$"):
+        pellucid.self_attention(x, weights, heads=4, kv_heads=2, dropout=0.1)
