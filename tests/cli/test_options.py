@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -86,7 +87,10 @@ def test_the_nanogpt_preset_is_its_recipe() -> None:
         norm="layernorm",
         positions="learned",
         activation="gelu",
-        precision="float32",
+        precision="bfloat16",
+    )
+    assert model_config(options("--preset", "nanogpt", "--precision", "float32"), 65, precision="bfloat16") == replace(
+        model, precision="float32"
     )
     assert model.parameter_counts().total - 64 * 128 == 795_904
     train = train_config(found)
