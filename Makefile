@@ -59,6 +59,7 @@ help:
 	@touch $@
 
 install: .make/install
+	@echo "installed in $(VENV); '. $(BIN)/activate' puts pellucid on the path"
 
 peers: .make/peers
 

@@ -14,16 +14,21 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from . import dispatch, kernels, nanogpt, startup
-from .options import Options, Refused
+from . import decode, dispatch, kernels, nanogpt, startup, train, xor
+from .options import Refused
 from .report import Row, as_json, environment, table
+from .train import MODELS, PRECISIONS, TrainOptions, parse_shape
 
 #: Every case: its name, what runs it, what it is.
-CASES: dict[str, tuple[Callable[[Options], list[Row]], str]] = {
+CASES: dict[str, tuple[Callable[[TrainOptions], list[Row]], str]] = {
     "import": (startup.run_import, "`import pellucid` over a bare interpreter"),
     "first-step": (startup.run_first_step, "a fresh process until nanoGPT's first training step, cold and warm"),
     "dispatch": (dispatch.run, "an operation on 64 elements with the tape on"),
     "kernels": (kernels.run, "kernels at the shapes of two models, and their share of this machine's ceilings"),
+    "xor": (xor.run, "2000 steps of a network of 33 parameters: overhead and nothing else"),
+    "train": (train.run, "a whole training step of a 101.7M and a 4.0M model, and its share of the measured roofline"),
+    "decode": (decode.run_decode, "tokens after 128 of context, shape of SmolLM2-135M; no peer yet"),
+    "prefill": (decode.run_prefill, "a prompt of 512 tokens, same shape; no peer yet"),
     "nanogpt": (nanogpt.run, "the whole CPU recipe of nanoGPT on real text, up to its validation loss"),
 }
 
@@ -40,11 +45,17 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--peer", choices=("torch", "none"), default="none", help="run beside it; default %(default)s")
     p.add_argument("--data", type=Path, help="folder of real data; default PELLUCID_DATA, else ../shared/data")
     p.add_argument("--threads", type=int, default=2, help="CPU threads of each side; default %(default)s")
-    p.add_argument("--iterations", type=int, help="training steps of nanogpt; default: the recipe's 2000")
+    p.add_argument("--iterations", type=int, help="steps: of nanogpt, default its 2000; of train, timed, default 11")
     p.add_argument("--block", type=int, default=100, help="training steps in a turn; default %(default)s")
     p.add_argument(
-        "--precision", choices=("float32", "bfloat16"), default="float32", help="of our matrix products in nanogpt"
+        "--precision",
+        choices=PRECISIONS,
+        help="of matrix products; default: float32 in nanogpt, else both",
     )
+    p.add_argument("--model", choices=MODELS, help="which one train trains; default: both")
+    p.add_argument("--shape", type=parse_shape, help="sequences x tokens of a step of train; default: the model's")
+    p.add_argument("--compile", action="store_true", help="train: beside PyTorch's eager path its compiled one too")
+    p.add_argument("--memory", action="store_true", help="train: peak memory of each side in a process of its own too")
     p.add_argument("--quick", action="store_true", help="fewer repetitions")
     p.add_argument("--json", action="store_true", help="end with one line of JSON")
     return p
@@ -61,8 +72,19 @@ def main(argv: list[str] | None = None) -> int:
         if value is not None and value < 1:
             p.error(f"--{name} must be at least 1; got {value}")
     peer = None if given.peer == "none" else given.peer
-    options = Options(
-        peer, given.data, given.threads, given.iterations, given.block, given.quick, precision=given.precision
+    options = TrainOptions(
+        peer,
+        given.data,
+        given.threads,
+        given.iterations,
+        given.block,
+        given.quick,
+        precision=given.precision or "float32",
+        model=given.model,
+        shape=given.shape,
+        compiled=given.compile,
+        memory=given.memory,
+        precisions=(given.precision,) if given.precision else PRECISIONS,
     )
     # Read once, by the first kernel: before anything runs, after everything is imported.
     os.environ["PELLUCID_THREADS"] = str(options.threads)

@@ -43,6 +43,14 @@ def test_thread_counts_at_the_ends(threads: str) -> None:
     assert read({"PELLUCID_THREADS": threads}).threads == int(threads)
 
 
+def test_a_home_that_does_not_exist() -> None:
+    with pytest.raises(ConfigError) as error:
+        read({"PELLUCID_CACHE": "~no-such-user/cache"})
+    assert str(error.value) == (
+        "PELLUCID_CACHE: no such home folder; got '~no-such-user/cache'. hint: set PELLUCID_CACHE to a folder"
+    )
+
+
 def test_read_once(switches: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     switches(threads=5)
     first = settings()

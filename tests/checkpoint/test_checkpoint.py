@@ -312,6 +312,8 @@ def test_latest_and_prune(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path) == paths[123456789]
     with pytest.raises(CheckpointError, match="damaged or foreign JSON"):
         load_checkpoint(paths[123456789])
+    (tmp_path / "file").write_text("")
+    assert latest_checkpoint(tmp_path / "file") is None
     assert prune_checkpoints(tmp_path, keep=2, always=(9,)) == [paths[20]]
     assert prune_checkpoints(tmp_path, keep=2, always=(9,)) == []
     assert sorted(p.name for p in paths[9].parent.iterdir()) == [
@@ -322,3 +324,13 @@ def test_latest_and_prune(tmp_path: Path) -> None:
         "prune_checkpoints: at least one checkpoint must be kept; got keep=0"
     )
     assert message(lambda: checkpoint_path(tmp_path, -1), ConfigError) == "checkpoint_path: negative step; got -1"
+
+
+def test_a_truncated_file_is_damage_and_not_an_unfinished_copy(tmp_path: Path) -> None:
+    """Going back to an older step is the user's decision."""
+    save(checkpoint_path(tmp_path, 1), 1)
+    newest = save(checkpoint_path(tmp_path, 2), 2)
+    os.truncate(newest / "model.safetensors", 10)
+    assert latest_checkpoint(tmp_path) == newest
+    with pytest.raises(CheckpointError, match="the file is truncated"):
+        load_checkpoint(newest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -86,3 +87,14 @@ def test_a_live_writer_is_not_swept(tmp_path: Path) -> None:
         storage.sweep(tmp_path)
         assert len(list(tmp_path.iterdir())) == 2
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_full_disk_takes_the_note_and_not_the_lock(tmp_path: Path) -> None:
+    def full(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(locks.os, "write", full)
+        with lock_folder(tmp_path), pytest.raises(ConfigError, match="got an unnamed process"):
+            take(tmp_path)
+    take(tmp_path)

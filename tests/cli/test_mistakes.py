@@ -66,6 +66,29 @@ def out(tmp_path: Path) -> Path:
             "pellucid train: --preset: not one of the choices; got 'big', expected 'nanogpt', 'small'",
         ),
         (
+            ["train", "--steps", ""],
+            "pellucid train: --steps: not a whole number: ''. hint: pellucid train --help explains every option",
+        ),
+        (["train", ""], "pellucid train: '': unexpected argument. hint: pellucid train --help explains every option"),
+        *(
+            (
+                arguments,
+                f"pellucid {arguments[0]}: {name}: an empty path. hint: name a file or folder; . is the folder you are "
+                "in",
+            )
+            for arguments, name in (
+                (["train", "--corpus", ""], "--corpus"),
+                (["train", "--corpus="], "--corpus"),
+                (["train", "--corpus", "c", "--out", ""], "--out"),
+                (["train", "--config", ""], "--config"),
+                (["train", "--resume", ""], "--resume"),
+                (["generate", ""], "path"),
+                (["eval", "run", ""], "text"),
+                (["info", ""], "path"),
+                (["demo", "--out", ""], "--out"),
+            )
+        ),
+        (
             ["train", "book.txt"],
             "pellucid train: book.txt: unexpected argument. hint: pellucid train --help explains every option",
         ),
@@ -183,6 +206,42 @@ def test_configuration_files(corpus: Path, out: Path, refused: Refused, tmp_path
 
 
 # --- corpora ----------------------------------------------------------------------------------------------------------
+
+
+def test_values_of_configuration_files_that_are_no_paths(out: Path, refused: Refused, tmp_path: Path) -> None:
+    toml = tmp_path / "run.toml"
+    toml.write_text('corpus = ""')
+    line = refused("train", "--config", toml, "--out", out)
+    assert line == f"pellucid train: {toml}.corpus: is empty. hint: leave the key out"
+    toml.write_text('corpus = "a\\u0000b"')
+    line = refused("train", "--config", toml, "--out", out)
+    assert line == "pellucid train: --corpus: not a path: it holds a NUL; got 'a\\x00b'"
+
+
+def test_pipes_are_not_waited_for(corpus: Path, finished: Path, out: Path, refused: Refused, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.bin"
+    os.mkfifo(pipe)
+    tokenizer = finished / "tokenizer.json"
+    for notes, arguments in (
+        (0, ["train", "--out", out, *SHORT, "--corpus", pipe, "--tokenizer", tokenizer]),
+        (1, ["train", "--out", out, *SHORT, "--corpus", corpus, "--tokenizer", pipe]),
+        (0, ["eval", finished, pipe]),
+        (0, ["info", pipe]),
+    ):
+        line = refused(*arguments, notes=notes)
+        assert line == f"pellucid {arguments[0]}: {pipe}: cannot be read: not a regular file"
+    assert not out.exists()
+
+
+def test_a_damaged_token_file_is_not_copied(finished: Path, out: Path, refused: Refused, tmp_path: Path) -> None:
+    for name in ("tokens.bin", "tokens.bin.json"):
+        shutil.copyfile(finished / name, tmp_path / name)
+    exchange(tmp_path / "tokens.bin")
+    arguments = ["--corpus", tmp_path / "tokens.bin", "--tokenizer", finished / "tokenizer.json", "--out", out]
+    assert refused("train", *arguments, *SHORT, notes=1).startswith(
+        f"pellucid train: {out / 'tokens.bin'}: damaged: the checksum differs; got "
+    )
+    assert not out.exists()
 
 
 def test_corpora(out: Path, refused: Refused, tmp_path: Path) -> None:
@@ -327,6 +386,27 @@ def test_resuming_what_is_no_run(tmp_path: Path, refused: Refused) -> None:
     )
 
 
+def exchange(tokens: Path) -> None:
+    """Makes the last id of a token file another one of the vocabulary."""
+    with tokens.open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        last = file.read(1)
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\1" if last != b"\1" else b"\2")
+
+
+def test_other_tokens_than_the_run_began_with(stopped: Path, tmp_path: Path, refused: Refused) -> None:
+    """One id was exchanged, and then the description made to fit, as a file of another run would have it."""
+    run = tmp_path / "run"
+    shutil.copytree(stopped, run)
+    exchange(run / "tokens.bin")
+    start = f"{run / 'tokens.bin'}: not the tokens of this run: the checksum differs; got "
+    assert refused("train", "--resume", run).startswith(f"pellucid train: {start}")
+    (run / "tokens.bin.json").unlink()
+    assert refused("train", "--resume", run).startswith(f"pellucid train: {start}")
+    assert refused("eval", run).startswith(f"pellucid eval: {start}")
+
+
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
@@ -407,6 +487,27 @@ def test_a_full_disk_during_a_save(stopped: Path, tmp_path: Path) -> None:
 
 
 # --- prompts ----------------------------------------------------------------------------------------------------------
+
+
+def test_closed_streams(finished: Path) -> None:
+    """A program started without stdin or stdout has nothing to flush, and nothing to read."""
+    command = f'exec "{sys.executable}" -m pellucid generate "{finished}" --tokens 3'
+    found = subprocess.run(["sh", "-c", f"{command} >&-"], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+    found = subprocess.run(["sh", "-c", f"{command} - <&-"], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (2, "pellucid generate: stdin: cannot be read: it is closed\n")
+
+
+def test_a_negative_temperature(finished: Path, refused: Refused) -> None:
+    assert refused("generate", finished, "--temperature", "-1") == (
+        "pellucid generate: --temperature: is negative; got -1.0, expected 0 (greedy) or more"
+    )
+
+
+def test_a_file_in_place_of_a_run(corpus: Path, refused: Refused) -> None:
+    for command in ("generate", "eval"):
+        line = refused(command, corpus)
+        assert line == f"pellucid {command}: {corpus}: no such checkpoint; got a file, expected a checkpoint folder"
 
 
 def test_prompts(finished: Path, refused: Refused) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from pellucid.cli import progress
-from pellucid.cli.output import duration, size
+from pellucid.cli.output import Output, duration, size
 from pellucid.train import Evaluated, Sampled, Saved, Stepped
 
 
@@ -56,3 +57,10 @@ def test_a_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_units() -> None:
     assert [duration(s) for s in (0.04, 9.96, 47.2, 185, 7389)] == ["0.0 s", "10.0 s", "47 s", "3:05", "2:03:09"]
     assert [size(n) for n in (0, 999, 1000, 25_300_000_000)] == ["0 bytes", "999 bytes", "1.0 kB", "25.3 GB"]
+
+
+def test_json_has_no_word_for_numbers_that_are_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(True).result({"loss": float("nan"), "all": [1.5, float("inf")], "inner": {"a": float("-inf"), "b": True}})
+    written = capsys.readouterr().out
+    assert json.loads(written) == {"loss": None, "all": [1.5, None], "inner": {"a": None, "b": True}}
+    assert "NaN" not in written

@@ -143,3 +143,12 @@ def test_one_cache_a_layer() -> None:
     model = small()
     with pytest.raises(ConfigError, match="not one cache a layer; got 1, expected 2"):
         model.forward_cached([1], model.new_caches()[:1])
+
+
+@pytest.mark.parametrize("ids", [[1, 1.7], "ab", [True], [float("nan")], np.zeros((2, 2), int), np.ones(2)])
+def test_ids_that_are_no_integers_are_refused(ids: object) -> None:
+    decoder = Decoder(small())
+    decoder.feed([3])
+    with pytest.raises(DataError, match=r"^Decoder.feed: ids are not integers; got \w+, expected an integer type$"):
+        decoder.feed(ids)  # type: ignore[arg-type]
+    assert decoder.history == (3,)

@@ -110,3 +110,12 @@ def test_mistakes(options: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         Sampler(**options)  # type: ignore[arg-type]
     assert str(error.value) == message
+
+
+def test_ids_of_any_size_in_the_history_are_ignored() -> None:
+    assert Sampler.greedy(repetition_penalty=2.0).sample(ROW, [2**70, -(2**70), 1]) == 3
+
+
+def test_top_k_is_a_whole_number() -> None:
+    with pytest.raises(ConfigError, match=r"^Sampler: top_k is not a whole number; got 1.5$"):
+        Sampler(top_k=1.5)  # type: ignore[arg-type]

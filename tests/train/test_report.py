@@ -56,3 +56,9 @@ def test_the_smooth_curve_is_a_running_mean() -> None:
     first = report._smooth([(1, 4.0), (2, 0.0)])
     assert first[0] == (1, 4.0)
     assert report._smooth([(s, float(s >= 300)) for s in range(600)])[-1][1] > 0.99
+
+
+def test_the_smooth_curve_follows_the_first_steps() -> None:
+    falling = [(float(s), 5 / (1 + s / 30)) for s in range(1000)]
+    smooth = report._smooth(falling)
+    assert max(abs(a - b) for (_, a), (_, b) in zip(smooth, falling, strict=True)) < 0.25

@@ -104,6 +104,8 @@ def test_evaluation_over_a_file_weighs_every_token_the_same(tmp_path: object) ->
     assert found.n_targets == 7 * 10
     windows = [evaluate(model, TokenBatch([tokens.ids[i * 11 : i * 11 + 11]])).loss for i in range(7)]
     assert found.loss == pytest.approx(np.mean(windows), rel=1e-6)
+    halves = evaluate_file(model, tokens, sequences=1, seq_len=10, max_batches=2)
+    assert halves.loss == pytest.approx(np.mean([windows[0], windows[3]]), rel=1e-6)
     short = evaluate_file(model, tokens.part(0, 6), sequences=3, seq_len=10)
     assert short.n_targets == 5
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pellucid.base.errors import CheckpointError, ConfigError, DataError
-from pellucid.checkpoint import latest_checkpoint
+from pellucid.base.config import to_dict
+from pellucid.base.errors import CheckpointError, ConfigError, DataError, NonFiniteError
+from pellucid.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint, save_checkpoint
 from pellucid.data import TokenFile
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.train import (
@@ -23,6 +25,7 @@ from pellucid.train import (
     load_model,
     read_metrics,
 )
+from pellucid.train.metrics import Metrics
 
 MODEL = TransformerConfig(40, d_model=32, n_layers=1, n_heads=2, max_seq_len=16, dropout=0.1, seed=4)
 TRAIN = TrainConfig(
@@ -183,6 +186,13 @@ def test_a_cut_metrics_line_is_left_out_and_a_foreign_one_refused(tmp_path: Path
         ({"accumulate": 9}, "TrainConfig: more micro-batches than sequences; got accumulate 9, sequences 4"),
         ({"max_norm": 0.0}, "TrainConfig: max_norm must be positive; got 0.0. hint: None switches clipping off"),
         ({"warmup": -1}, "TrainConfig: warmup is negative; got -1"),
+        ({"learning_rate": float("inf")}, "TrainConfig: learning_rate is not a finite number; got inf"),
+        ({"max_norm": float("inf")}, "TrainConfig: max_norm is not a finite number; got inf"),
+        ({"weight_decay": float("nan")}, "TrainConfig: weight_decay is not a finite number; got nan"),
+        ({"weight_decay": -1.0}, "TrainConfig: weight_decay is negative; got -1.0"),
+        ({"beta2": 1.0}, "TrainConfig: beta2 out of range; got 1.0, expected 0 <= beta2 < 1"),
+        ({"momentum": -0.1}, "TrainConfig: momentum out of range; got -0.1, expected 0 <= momentum < 1"),
+        ({"eps": 0.0}, "TrainConfig: eps must be positive; got 0.0"),
         (
             {"learning_rate": 0.0},
             "Schedule: rates out of order; got peak 0.0, floor 0.0, expected 0 <= floor <= peak, peak > 0",
@@ -193,3 +203,53 @@ def test_impossible_configurations(changes: dict[str, object], message: str) -> 
     with pytest.raises(ConfigError) as error:
         replace(TRAIN, **changes)  # type: ignore[arg-type]
     assert str(error.value) == message
+
+
+def test_a_held_out_loss_that_is_not_finite_ends_the_run(tokens: TokenFile, tmp_path: Path) -> None:
+    config = replace(TRAIN, steps=1, warmup=0, learning_rate=1e10, max_norm=None)
+    with pytest.raises(NonFiniteError, match=r"^step 1: the held-out loss is not a finite number; got loss (nan|inf)"):
+        trainer(tokens, tmp_path / "a", config).run()
+    assert all("held_out_loss" not in line for line in read_metrics(tmp_path / "a" / "metrics.jsonl"))
+
+
+def test_a_checkpoint_of_no_training_run_is_refused(tokens: TokenFile, tmp_path: Path) -> None:
+    fresh = trainer(tokens, tmp_path / "a")
+    config = {"architecture": "TransformerLM", "model": to_dict(MODEL)}
+    tensors = dict(fresh.model.named_parameters())
+    save_checkpoint(tmp_path / "c", tensors=tensors, config=config, state={"step": 3})
+    with pytest.raises(CheckpointError, match="got a state without dropout, held_out_loss, optimizer, train"):
+        fresh.restore(load_checkpoint(tmp_path / "c"))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no disk that is always full")
+def test_metrics_on_a_full_disk(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl.tmp").symlink_to("/dev/full")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    with pytest.raises(DataError, match=r"metrics.jsonl: can't write the metrics; got no space left on device$"):
+        Metrics(tmp_path / "metrics.jsonl", after_step=1)
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 2.0}]
+
+
+def test_a_run_planned_anew(tokens: TokenFile, tmp_path: Path) -> None:
+    """Shortened on the way, it goes on and ends as a run of the new length, and can be resumed as such."""
+    rates: list[float] = []
+
+    def shorten(event: Event) -> None:
+        if isinstance(event, Stepped):
+            rates.append(event.learning_rate)
+            if event.step == 6:
+                first.replan(8)
+
+    first = trainer(tokens, tmp_path / "a", on_event=shorten)
+    assert first.run().steps == 8
+    assert not first._stop
+    shorter = replace(TRAIN, steps=8)
+    assert first.config == shorter
+    assert rates == [(TRAIN if s < 6 else shorter).schedule().rate(s) for s in range(8)]
+    again = trainer(tokens, tmp_path / "a", shorter)
+    again.restore(load_checkpoint(checkpoint_path(tmp_path / "a", 6)))
+    again.run()
+    assert same(weights(again), weights(first))
+    with pytest.raises(ConfigError) as error:
+        again.replan(7)
+    assert str(error.value) == "Trainer.replan: more steps are done; got 7, expected at least 8"

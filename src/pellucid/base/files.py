@@ -7,8 +7,10 @@ object whose type and keys are known and refuses everything else with the name o
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
@@ -26,11 +28,26 @@ def reason(error: OSError) -> str:
     return (error.strerror or type(error).__name__).lower()
 
 
+def open_regular(path: StrPath) -> BinaryIO:
+    """A file open for reading. Raises OSError also for a pipe or a device, which might never end or even begin."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        return open(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
 @contextmanager
 def reading(path: StrPath) -> Iterator[BinaryIO]:
-    """A binary file open for reading; any OSError on the way is a DataError that names the file."""
+    """A regular file open for reading; any OSError on the way is a DataError that names the file."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             yield file
     except OSError as error:
         raise DataError(os.fspath(path), f"cannot be read: {reason(error)}") from error

@@ -51,7 +51,12 @@ def read(environ: dict[str, str] | None = None) -> Settings:
             "PELLUCID_ISA", "unknown instruction path", got=repr(isa), expected=f"one of {', '.join(isas)}"
         )
     home = env.get("XDG_CACHE_HOME") or "~/.cache"
-    cache = Path(env.get("PELLUCID_CACHE") or Path(home) / "pellucid").expanduser()
+    cache = Path(env.get("PELLUCID_CACHE") or Path(home) / "pellucid")
+    try:
+        cache = cache.expanduser()
+    except RuntimeError:
+        hint = "set PELLUCID_CACHE to a folder"
+        raise ConfigError("PELLUCID_CACHE", "no such home folder", got=repr(str(cache)), hint=hint) from None
     return Settings(threads=threads, isa=isa, poison=poison == "1", cache=cache)
 
 

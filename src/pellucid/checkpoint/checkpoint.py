@@ -156,8 +156,8 @@ def current(folder: Path) -> Path:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether all files listed in `state.json` are there with their sizes. A `state.json` that is there but can't be
-    read counts as complete: that is damage, which `load_checkpoint` reports, and not an unfinished copy."""
+    """Whether all files listed in `state.json` are there. A `state.json` that can't be read, or a file of another size,
+    counts as complete: that is damage, which `load_checkpoint` reports, and not an unfinished copy."""
     home = current(folder)
     if not (home / STATE).is_file():
         return False
@@ -165,7 +165,7 @@ def is_complete(folder: Path) -> bool:
         files, _ = _read_state(home)
     except CheckpointError:
         return True
-    return all((home / name).is_file() and (home / name).stat().st_size == files[name]["bytes"] for name in files)
+    return all((home / name).exists() for name in files)
 
 
 def _state_json(shown: str, state: dict[str, Any], sizes: dict[str, int], digests: dict[str, str]) -> bytes:

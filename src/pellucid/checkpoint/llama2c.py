@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import CheckpointError, DataError
-from ..base.files import StrPath
+from ..base.files import StrPath, open_regular
 from .storage import unreadable
 
 Host = np.ndarray[Any, Any]
@@ -41,7 +41,7 @@ def load_llama2c(path: StrPath) -> tuple[dict[str, Any], dict[str, Host]]:
     """
     where = os.fspath(path)
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             config, tied = _config(file.read(_HEADER.size), where)
             parts = _parts(config, tied)
@@ -182,7 +182,7 @@ def load_llama2c_tokenizer(path: StrPath) -> Llama2cVocabulary:
     """
     where = os.fspath(path)
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             raw = file.read(_LARGEST_VOCABULARY)
     except OSError as error:
         raise unreadable(path, error) from error

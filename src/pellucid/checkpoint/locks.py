@@ -12,7 +12,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..base.errors import ConfigError
@@ -77,9 +77,11 @@ def lock_folder(path: StrPath) -> Iterator[Path]:
 
 
 def _note(handle: int, text: bytes) -> None:
-    os.ftruncate(handle, 0)
-    os.lseek(handle, 0, os.SEEK_SET)
-    os.write(handle, text)
+    """Leaves a note in the lock file. It is for people: a full disk is no reason to stop here."""
+    with suppress(OSError):
+        os.ftruncate(handle, 0)
+        os.lseek(handle, 0, os.SEEK_SET)
+        os.write(handle, text)
 
 
 def _holder(handle: int) -> str:

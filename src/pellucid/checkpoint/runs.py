@@ -69,6 +69,8 @@ def _steps(run_folder: StrPath) -> list[int]:
     except FileNotFoundError:
         return []
     except OSError as error:
+        if Path(run_folder).is_file():
+            return []
         raise unreadable(folder, error) from error
     found = (_NAME.fullmatch(name_of_previous(name) or name) for name in names)
     # A number has one spelling here: `step-000000007` is not ours.

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..base.errors import CheckpointError
-from ..base.files import StrPath, reason
+from ..base.files import StrPath, open_regular, reason
 from .locks import try_lock
 
 _TEMPORARY = ".pellucid-tmp"
@@ -232,7 +232,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_small(path: StrPath) -> bytes:
     """A JSON file's bytes. Raises CheckpointError if it can't be read or is far larger than any such file."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size <= _LARGEST_JSON:
                 return file.read()

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..base.dtypes import DType
 from ..base.errors import CheckpointError
-from ..base.files import StrPath
+from ..base.files import StrPath, open_regular
 from ..tape import Tensor
 from .storage import replacing, unreadable
 from .tensor_format import BLANK, CHECKSUM, LARGEST_HEADER, LENGTH, Entry, blanked, checksum_at, layout, parse, shown
@@ -168,7 +168,7 @@ def read_tensors(path: StrPath, *, expected_sha256: str | None = None) -> Tensor
     """
     where = os.fspath(path)
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return _read(file, where, expected_sha256)
     except IsADirectoryError as error:
         hint = "load_checkpoint reads a folder"

@@ -88,12 +88,14 @@ def _guarded(who: str, run: Callable[[], int], *, debug: bool) -> int:
             status = run()
         except SystemExit as stop:  # --help ends a command this way
             status = stop.code if isinstance(stop.code, int) else 0
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed before the program began
+            sys.stdout.flush()
         return status
     except BrokenPipeError:
         # Whoever read the output has gone; Python would complain once more when it flushes at exit.
         with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if sys.stdout is not None:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt as stop:
         if debug:

@@ -54,8 +54,8 @@ def choose_tokenizer(wanted: str, corpus: Path) -> Tokenizer:
         if wanted == "char" or len(found.characters) <= LARGEST_ALPHABET:
             return found
         return ByteTokenizer(special=special)
-    if not Path(wanted).exists():
-        raise DataError(wanted, "no such tokenizer", expected="auto, byte, char or a tokenizer file")
+    if not wanted or not Path(wanted).exists():
+        raise DataError(wanted or "--tokenizer", "no such tokenizer", expected="auto, byte, char or a tokenizer file")
     return load_tokenizer(wanted)
 
 
@@ -77,7 +77,10 @@ def write_tokens(target: Path, corpus: Path, tokenizer: Tokenizer) -> TokenFile:
             shutil.copyfile(side, f"{target}.json")
     except OSError as error:
         raise DataError(str(target), f"cannot be written: {reason(error)}") from error
-    return TokenFile.open(target)
+    copied = TokenFile.open(target)
+    if copied.info is not None:
+        copied.verify()
+    return copied
 
 
 def write_texts(target: Path, texts: Iterable[str], tokenizer: Tokenizer) -> TokenFile:

@@ -18,7 +18,7 @@ from ..text import Tokenizer
 from ..train import evaluate_file, load_model
 from .corpus import bytes_per_token, is_token_file, write_tokens
 from .output import Output, duration, note
-from .parse import Flag, parse
+from .parse import Flag, parse, told
 from .runs import run_of
 
 HELP = """Measures a model on text: loss, perplexity and bits per byte, every token weighing the same.
@@ -32,6 +32,8 @@ Examples:
 The text is read in consecutive windows of the context; a tail shorter than a window is left out. Bits per byte compare
 models with different tokenizers; perplexities don't."""
 
+Off = tyro.conf.DisallowNone
+
 
 @dataclass(frozen=True)
 class EvalCommand:
@@ -39,14 +41,14 @@ class EvalCommand:
 
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|CHECKPOINT")]
     """Run folder (its newest checkpoint) or checkpoint folder."""
-    text: Annotated[Path | None, tyro.conf.Positional, tyro.conf.DisallowNone, tyro.conf.arg(metavar="TEXT")] = None
-    """Text file, .jsonl file, folder or token file (.bin). Default: the run's held-out part."""
+    text: Annotated[Path | None, tyro.conf.Positional, Off, told("the run's held-out part", "[TEXT]")] = None
+    """Text file, .jsonl file, folder or token file (.bin)."""
     sequences: int = 16
     """Windows computed at a time."""
-    seq_len: Annotated[int | None, tyro.conf.DisallowNone] = None
-    """Tokens predicted in a window. Default: the model's context."""
+    seq_len: Annotated[int | None, Off, told("the model's context")] = None
+    """Tokens predicted in a window."""
     max_batches: int | None = None
-    """Stop after this many times `sequences` windows. None: all of the text."""
+    """Read this many times `sequences` windows at most, spread over the text. None: all of it."""
     json: Flag = False
     """Print one line of JSON instead of the text."""
     debug: Flag = False
@@ -111,6 +113,8 @@ def _text(options: EvalCommand, checkpoint: Checkpoint, scratch: Path) -> tuple[
     if options.text is None:
         found = run_of(options.path)
         held_out = None if found is None else found.tokens()[1]
+        if found is not None and held_out is not None:
+            found.verify()
         if found is None or held_out is None:
             what = "no run with held-out text here" if found is None else "the run held nothing out"
             raise ConfigError(str(options.path), what, hint=f"name a text: pellucid eval {options.path} TEXT")

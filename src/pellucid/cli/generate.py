@@ -16,7 +16,7 @@ from ..generate import Sampler
 from ..text import Tokenizer
 from ..train import load_model
 from .output import Output
-from .parse import Flag, parse
+from .parse import Flag, parse, told
 from .sampling import Text, opening, tokens
 
 HELP = """Writes text with a trained model, as it comes, to stdout: the prompt and what follows it.
@@ -39,8 +39,8 @@ class GenerateCommand:
 
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|CHECKPOINT")]
     """Run folder (its newest checkpoint) or checkpoint folder."""
-    prompt: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PROMPT")] = ""
-    """Text to continue; - reads it from stdin. Default: the model's own beginning."""
+    prompt: Annotated[str, tyro.conf.Positional, told("the model's own beginning", "[PROMPT]")] = ""
+    """Text to continue; - reads it from stdin."""
     tokens: int = 200
     """New tokens at most."""
     temperature: float = 0.8
@@ -53,9 +53,9 @@ class GenerateCommand:
     """Divides the logits of tokens the text already has; 1.1 is mild. None: no penalty."""
     greedy: Flag = False
     """Always the most likely token; temperature, top-k, top-p and seed have no effect."""
-    seed: Annotated[int | None, Off] = None
-    """Of the draws: the same seed gives the same text. Default: another text every time."""
-    stop: Annotated[str | None, Off] = None
+    seed: Annotated[int | None, Off, told("another text every time")] = None
+    """Of the draws: the same seed gives the same text."""
+    stop: Annotated[str | None, Off, told("goes on", "TEXT")] = None
     """End before this text appears."""
     json: Flag = False
     """Print one line of JSON instead of the text."""
@@ -117,6 +117,8 @@ def _sampler(options: GenerateCommand) -> Sampler:
             seed=options.seed,
         )
     except ConfigError as error:
+        if error.where.startswith("--"):
+            raise
         what = error.what
         for name in ("top_k", "top_p", "repetition_penalty"):
             what = what.replace(name, f"--{name.replace('_', '-')}")
@@ -132,6 +134,8 @@ def _encode(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
 
 
 def _stdin() -> str:
+    if sys.stdin is None:
+        raise DataError("stdin", "cannot be read: it is closed")
     raw = sys.stdin.buffer.read()
     try:
         return raw.decode("utf-8")

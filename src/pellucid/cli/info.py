@@ -198,6 +198,10 @@ def _inner(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        return " ".join(f"{name} {_inner(inner)}" for name, inner in value.items())
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) and not value.isprintable() else str(value)
 
 

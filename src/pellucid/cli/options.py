@@ -18,18 +18,13 @@ import tyro
 
 from ..base.config import from_dict
 from ..base.errors import ConfigError
-from ..base.files import reading
+from ..base.files import reason
 from ..models import TransformerConfig
 from ..train import TrainConfig
-from .parse import Flag, parse, pick
+from .parse import Flag, parse, pick, told
 
 Preset = Literal["small", "nanogpt"]
 Given = tyro.conf.DisallowNone
-
-
-def told(default: str, metavar: str | None = None) -> Any:
-    """How --help speaks of an option whose default follows from others."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
 
 
 @dataclass(frozen=True)
@@ -225,12 +220,16 @@ def parse_train(arguments: Sequence[str]) -> TrainCommand | ResumeCommand:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The options in a TOML file. Raises DataError for an unreadable file, ConfigError for unknown keys and types."""
-    with reading(path) as file:
-        raw = file.read()
+    try:
+        raw = path.read_bytes()  # also from a pipe
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read: {reason(error)}") from error
     try:
         values = tomllib.loads(raw.decode("utf-8"))
     except ValueError as error:
         raise ConfigError(str(path), f"not a TOML file: {error}") from None
+    if empty := [key for key, value in values.items() if value == ""]:
+        raise ConfigError(f"{path}.{empty[0]}", "is empty", hint="leave the key out")
     # TOML has no null.
     values = {key: None if value == "none" else value for key, value in values.items()}
     from_dict(TrainOptions, values, where=str(path))

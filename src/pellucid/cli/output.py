@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from math import isfinite
 from typing import Any
 
 
@@ -28,7 +29,16 @@ class Output:
     def result(self, values: dict[str, Any]) -> None:
         """The same result for programs."""
         if self.as_json:
-            print(json.dumps(values, ensure_ascii=False), flush=True)
+            print(json.dumps(_finite(values), ensure_ascii=False, allow_nan=False), flush=True)
+
+
+def _finite(value: Any) -> Any:
+    """The value with None in place of every number that JSON has no word for."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def note(text: str) -> None:

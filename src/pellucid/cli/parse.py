@@ -8,7 +8,8 @@ import io
 import re
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 
@@ -19,6 +20,13 @@ T = TypeVar("T")
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 """A switch that is off unless given."""
 
+
+def told(default: str, metavar: str | None = None) -> Any:
+    """How --help speaks of an option whose default is no constant."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
+
+
+_EMPTY = "\ue000"  # stands for an argument that is empty
 _FRAME = "╭╮╰╯│─ "
 
 
@@ -33,17 +41,18 @@ def parse(cls: type[T], arguments: Sequence[str], *, command: str, help: str, de
     refusal = io.StringIO()
     try:
         with redirect_stderr(refusal):
-            return tyro.cli(
+            found = tyro.cli(
                 cls,
                 prog=f"pellucid {command}",
                 description=help,
-                args=list(arguments),
+                args=_marked(arguments),
                 **options,
             )
     except SystemExit as stop:
         if not stop.code:
             raise
         raise _error(refusal.getvalue(), cls, command) from None
+    return _checked(found)
 
 
 def pick(cls: type[T], arguments: Sequence[str], *, command: str) -> T:
@@ -52,22 +61,46 @@ def pick(cls: type[T], arguments: Sequence[str], *, command: str) -> T:
     try:
         with redirect_stderr(refusal):
             found, _ = tyro.cli(
-                cls, prog=f"pellucid {command}", args=list(arguments), return_unknown_args=True, add_help=False
+                cls, prog=f"pellucid {command}", args=_marked(arguments), return_unknown_args=True, add_help=False
             )
-        return found
     except SystemExit:
         raise _error(refusal.getvalue(), cls, command) from None
+    return _checked(found)
+
+
+def _marked(arguments: Sequence[str]) -> list[str]:
+    """The arguments with `_EMPTY` for empty ones: as a Path, nothing at all would be the folder we are in."""
+    return [a + _EMPTY if not a or (a.startswith("--") and a.endswith("=")) else a for a in arguments]
+
+
+def _checked(options: T) -> T:
+    """The options with texts as they were given. Raises ConfigError for a path that is empty or no path."""
+    given: dict[str, Any] = {}
+    hints = get_type_hints(type(options), include_extras=True)
+    for field in dataclasses.fields(options):  # type: ignore[arg-type]
+        value = getattr(options, field.name)
+        if isinstance(value, Path):
+            positional = tyro.conf.Positional in getattr(hints[field.name], "__metadata__", ())
+            option = field.name if positional else f"--{field.name.replace('_', '-')}"
+            if str(value) == _EMPTY:
+                raise ConfigError(option, "an empty path", hint="name a file or folder; . is the folder you are in")
+            if "\0" in str(value):
+                raise ConfigError(option, "not a path: it holds a NUL", got=repr(str(value)))
+        elif value == _EMPTY:
+            given[field.name] = ""
+    return dataclasses.replace(options, **given)  # type: ignore[type-var]
 
 
 def _error(box: str, cls: type[Any], command: str) -> ConfigError:
     """The refusal tyro printed in a frame, as an error."""
+    box = box.replace(_EMPTY, "").replace(ascii(_EMPTY).strip("'"), "")
     lines = [line.strip(_FRAME) for line in box.splitlines()]
     ends = next((i for i, line in enumerate(box.splitlines()) if i and "──" in line), len(lines))
     text = " ".join(lines[1:ends]).strip()
     options = [f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(cls)]
     help = f"pellucid {command} --help explains every option"
-    if found := re.match(r"Unrecognized options: (.*)", text):
-        given = found[1].split(", ")
+    if found := re.match(r"Unrecognized options:\s*(.*)", text):
+        given = (found[1] or "''").split(", ")
         option = next((g.split("=")[0] for g in given if g.startswith("-")), None)
         if option is None:
             return ConfigError(given[0], "unexpected argument", hint=help)

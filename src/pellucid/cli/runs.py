@@ -6,6 +6,7 @@ that has none was never begun.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Literal
 
 from ..base.config import from_dict, to_dict
 from ..base.errors import ConfigError, DataError
-from ..base.files import read_json, reason, write_json
+from ..base.files import read_json, reading, reason, write_json
 from ..checkpoint import latest_checkpoint, lock_folder
 from ..data import TokenFile
 from ..models import TransformerConfig
@@ -30,7 +31,7 @@ HOME = Path("runs")
 @dataclass(frozen=True)
 class RunConfig:
     """config.json: all that defines a run. corpus: where the text came from; held_out: share of the tokens; tokenizer:
-    its fingerprint; sample_tokens: length of the texts written during the run."""
+    its fingerprint; sample_tokens: length of the texts written during the run; tokens: SHA-256 of tokens.bin."""
 
     format: Literal["pellucid run"]
     version: Literal[1]
@@ -40,6 +41,7 @@ class RunConfig:
     sample_tokens: int
     model: TransformerConfig
     train: TrainConfig
+    tokens: str | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,14 @@ class Run:
         whole = TokenFile.open(self.folder / TOKENS, seed=self.config.train.seed)
         whole.check_tokenizer(self.tokenizer)
         return split(whole, self.config.held_out, self.config.train.seq_len, name=self.config.corpus)
+
+    def verify(self) -> None:
+        """Reads all of the token file. Raises DataError unless it is the one the run began with."""
+        found, expected = digest(self.folder / TOKENS), self.config.tokens
+        if expected is not None and found != expected:
+            hint = "the file was damaged or replaced; restore it from a copy, or start a new run"
+            what = "not the tokens of this run: the checksum differs"
+            raise DataError(str(self.folder / TOKENS), what, got=found[:12], expected=expected[:12], hint=hint)
 
     @property
     def curve(self) -> Path:
@@ -98,6 +108,12 @@ def split(tokens: TokenFile, held_out: float, seq_len: int, *, name: str) -> tup
             hint="hold out more (--held-out) or nothing (--held-out 0), or use more text",
         )
     return tokens.part(0, at), tokens.part(at)
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file. Raises DataError where it can't be read."""
+    with reading(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def save_config(folder: Path, config: RunConfig) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ from ..data import TokenFile
 from ..kernels.cpu.cache import cache_state
 from ..kernels.cpu.isa import current
 from ..models import TransformerLM
-from ..train import Evaluated, Event, Trainer, measure_peak
+from ..train import Evaluated, Event, Stepped, Trainer, measure_peak
 from .corpus import bytes_per_token
 from .output import Output, duration, note
 from .progress import Progress
-from .runs import Run
+from .runs import Run, save_config
 from .sampling import sample
 from .signals import Stopper
 
@@ -28,9 +29,11 @@ _DRAWING = 0.02  # share of the time that drawing the loss curve may take
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. seconds: of this session; bits_per_byte: None without held-out text."""
+    """How a run ended. steps, planned: done, of so many; seconds: of this session; bits_per_byte: None without held-out
+    text."""
 
     steps: int
+    planned: int
     stopped: bool
     seconds: float
     checkpoint: Path
@@ -78,8 +81,11 @@ def announce(run: Run, train: TokenFile, held_out: TokenFile | None) -> None:
         note("kernels: the first steps compile them for this machine, once; they are kept for later runs")
 
 
-def train_run(run: Run, stopper: Stopper) -> Outcome:
-    """Trains a run from its newest checkpoint, or from its beginning, to its end or to the first signal."""
+def train_run(run: Run, stopper: Stopper, *, plan: Callable[[Stepped], int | None] | None = None) -> Outcome:
+    """Trains a run from its newest checkpoint, or from its beginning, to its end or to the first signal.
+
+    plan: asked after each step for another number of steps the run is to have in all (None: leave it).
+    """
     tokens, held_out = run.tokens()
     announce(run, tokens, held_out)
     model = TransformerLM(run.config.model)
@@ -94,6 +100,9 @@ def train_run(run: Run, stopper: Stopper) -> Outcome:
         def on_event(event: Event) -> None:
             progress(event)
             curve(event)
+            if plan is not None and isinstance(event, Stepped) and (steps := plan(event)) is not None:
+                trainer.replan(steps)
+                save_config(run.folder, replace(run.config, train=trainer.config))
 
         trainer = Trainer(
             model,
@@ -113,7 +122,7 @@ def train_run(run: Run, stopper: Stopper) -> Outcome:
             trainer.run()
             stopper.stop = None
     curve.draw()
-    loss, stopped = trainer.held_out_loss, trainer.step < run.config.train.steps
+    loss, stopped = trainer.held_out_loss, trainer.step < trainer.config.steps
     bits = None
     if loss is not None and held_out is not None:
         bits = loss / log(2) / bytes_per_token(held_out, run.tokenizer)
@@ -122,14 +131,13 @@ def train_run(run: Run, stopper: Stopper) -> Outcome:
         raise CheckpointError(str(run.folder), "the run left no checkpoint")
     text = "" if stopped else write(model, trainer.step)
     seconds = time.perf_counter() - start
-    return Outcome(trainer.step, stopped, seconds, checkpoint, loss, bits, text)
+    return Outcome(trainer.step, trainer.config.steps, stopped, seconds, checkpoint, loss, bits, text)
 
 
 def report(run: Run, outcome: Outcome, out: Output, stopper: Stopper) -> int:
     """Prints how a run ended; returns the exit status."""
-    c = run.config
     if outcome.sample:
-        out.text(f"a sample:\n\n{outcome.sample}\n")
+        out.text(f"a sample:\n\n{outcome.sample.expandtabs(4)}\n")
     loss = None
     if outcome.held_out_loss is not None:
         bits = f", {outcome.bits_per_byte:.3f} bits/byte" if outcome.bits_per_byte is not None else ""
@@ -138,7 +146,7 @@ def report(run: Run, outcome: Outcome, out: Output, stopper: Stopper) -> int:
     resume = f"pellucid train --resume {run.folder}"
     out.facts(
         {
-            "steps": f"{outcome.steps:,} of {c.train.steps:,} ({duration(outcome.seconds)})",
+            "steps": f"{outcome.steps:,} of {outcome.planned:,} ({duration(outcome.seconds)})",
             "held-out loss": loss,
             "run folder": run.folder,
             "checkpoint": outcome.checkpoint,

@@ -9,7 +9,7 @@ from ..checkpoint import lock_folder
 from .corpus import check_corpus, choose_tokenizer, write_tokens
 from .options import ResumeCommand, TrainCommand, model_config, parse_train, train_config
 from .output import Output, note
-from .runs import TOKENIZER, TOKENS, Run, RunConfig, check_share, new_folder, open_run, save_config, split
+from .runs import TOKENIZER, TOKENS, Run, RunConfig, check_share, digest, new_folder, open_run, save_config, split
 from .signals import Stopper
 
 
@@ -52,6 +52,7 @@ def _begin(options: TrainCommand, stopper: Stopper) -> int:
             sample_tokens=options.sample_tokens,
             model=model,
             train=train,
+            tokens=digest(folder / TOKENS),
         )
         save_config(folder, config)
         made = Run(folder, config, tokenizer)
@@ -64,4 +65,5 @@ def _resume(options: ResumeCommand, stopper: Stopper) -> int:
     folder: Path = options.resume
     found = open_run(folder)
     with lock_folder(folder):
+        found.verify()
         return report(found, train_run(found, stopper), Output(options.json), stopper)

@@ -43,9 +43,14 @@ class Decoder:
     def feed(self, ids: Sequence[int] | np.ndarray[Any, Any]) -> None:
         """Appends ids; nothing for no ids. Raises DataError, with nothing changed, for ids outside the vocabulary or
         more than the context can hold."""
-        new = [int(i) for i in ids]
+        new = []
         size = self.model.config.vocab_size
-        for i in new:
+        for i in ids:
+            if not isinstance(i, int | np.integer) or isinstance(i, bool):
+                raise DataError(
+                    "Decoder.feed", "ids are not integers", got=type(i).__name__, expected="an integer type"
+                )
+            new.append(int(i))
             if not 0 <= i < size:
                 raise DataError("Decoder.feed", "id outside the vocabulary", got=i, expected=f"0 to {size - 1}")
         limit = self.model.config.max_seq_len

@@ -36,6 +36,8 @@ class Sampler:
     ) -> None:
         if not np.isfinite(temperature):
             raise ConfigError("Sampler", "temperature is not a finite number", got=temperature)
+        if top_k is not None and not isinstance(top_k, int | np.integer):
+            raise ConfigError("Sampler", "top_k is not a whole number", got=repr(top_k))
         if top_k is not None and top_k < 1:
             raise ConfigError("Sampler", "top_k keeps nothing", got=top_k, expected="at least 1", hint="None keeps all")
         if top_p is not None and not 0 < top_p <= 1:
@@ -62,8 +64,7 @@ class Sampler:
             raise ConfigError("Sampler.sample", "no logits to choose from")
         scores[np.isnan(scores)] = -np.inf
         if self.repetition_penalty is not None:
-            seen = np.unique(np.fromiter(history, dtype=np.int64))
-            seen = seen[(seen >= 0) & (seen < scores.size)]
+            seen = np.unique(np.fromiter((i for i in history if 0 <= i < scores.size), dtype=np.int64))
             past = scores[seen]
             with np.errstate(over="ignore"):
                 scores[seen] = np.where(past > 0, past / self.repetition_penalty, past * self.repetition_penalty)

@@ -9,7 +9,7 @@ import numpy as np
 from ..base import dtypes
 from ..base.errors import DTypeError, ShapeError
 from ..device import Array
-from ..tape import Op, Tensor
+from ..tape import Op, Tensor, constant
 from .common import zeros_like
 
 
@@ -77,7 +77,7 @@ class Pick(Op):
 def embedding(weight: Tensor, ids: Tensor) -> Tensor:
     """Rows of a table: y[...] = weight[ids[...]].   weight: (V, ...), ids: integers in 0..V-1.
 
-    Ids are not looked at here: whoever brings them to the device checks them.
+    Kernels on the host's memory raise ShapeError for an id outside the table.
     """
     if weight.ndim == 0:
         raise ShapeError("embedding", "a table needs rows", got=weight.shape)
@@ -93,7 +93,7 @@ def pick(x: Tensor, index: Tensor) -> Tensor:
 
 def getitem(x: Tensor, key: Any) -> Tensor:
     """`x[key]`: integers, slices (steps of either sign), None and Ellipsis give a view; one tensor, array or list of
-    integers picks along its axis (bounds are checked where it comes from the host). Masks of bools are refused."""
+    integers picks along its axis (ShapeError out of bounds). Masks of bools are refused."""
     keys = list(key) if isinstance(key, tuple) else [key]
     keys = _without_ellipsis(x, keys)
     picked = [i for i, k in enumerate(keys) if isinstance(k, (Tensor, np.ndarray, list))]
@@ -169,7 +169,9 @@ def _index(key: Any, n: int) -> int:
 
 def _index_tensor(key: Any, x: Tensor, axis: int) -> Tensor:
     if isinstance(key, Tensor):
-        return _integers("getitem", key)
+        index, k = _integers("getitem", key).array, key.device.kernels
+        zero, n = constant(key.device, 0, key.dtype), constant(key.device, x.shape[axis], key.dtype)
+        return Tensor(k.where(k.lt(index, zero), k.add(index, n), index))  # as in a list, -1 is the last
     host = np.asarray(key)
     if host.size == 0:
         host = host.astype(np.int64)

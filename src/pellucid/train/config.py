@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from math import isfinite
 from typing import Literal
 
 from ..base.errors import ConfigError
@@ -44,6 +45,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         where = "TrainConfig"
+        for field in fields(self):
+            if isinstance(value := getattr(self, field.name), float) and not isfinite(value):
+                raise ConfigError(where, f"{field.name} is not a finite number", got=value)
         for name in ("steps", "sequences", "seq_len", "accumulate", "keep"):
             if getattr(self, name) < 1:
                 raise ConfigError(where, f"{name} must be at least 1", got=getattr(self, name))
@@ -61,6 +65,13 @@ class TrainConfig:
             raise ConfigError(where, "max_norm must be positive", got=self.max_norm, hint="None switches clipping off")
         if self.warmup < 0:
             raise ConfigError(where, "warmup is negative", got=self.warmup)
+        if self.weight_decay < 0:
+            raise ConfigError(where, "weight_decay is negative", got=self.weight_decay)
+        for name in ("beta1", "beta2", "momentum"):
+            if not 0 <= (value := getattr(self, name)) < 1:
+                raise ConfigError(where, f"{name} out of range", got=value, expected=f"0 <= {name} < 1")
+        if not self.eps > 0:
+            raise ConfigError(where, "eps must be positive", got=self.eps)
         self.schedule()  # refuses rates out of order
 
     def schedule(self) -> Schedule:

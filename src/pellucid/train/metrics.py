@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..base.errors import DataError
+from ..base.files import reason
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
@@ -40,10 +42,15 @@ class Metrics:
         """Opens the file, keeping only lines up to `after_step` steps."""
         kept = [m for m in read_metrics(path) if m["step"] <= after_step] if path.exists() else []
         temporary = path.with_name(path.name + ".tmp")
-        with temporary.open("w", encoding="utf-8") as f:
-            f.writelines(json.dumps(m) + "\n" for m in kept)
-        os.replace(temporary, path)
-        self._file = path.open("a", encoding="utf-8")
+        try:
+            with temporary.open("w", encoding="utf-8") as f:
+                f.writelines(json.dumps(m) + "\n" for m in kept)
+            os.replace(temporary, path)
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink()
+            raise DataError(str(path), "can't write the metrics", got=reason(error)) from error
 
     def write(self, record: dict[str, Any]) -> None:
         """Adds a line at once. Raises DataError where the file can't take it."""
@@ -54,4 +61,5 @@ class Metrics:
             raise DataError(self._file.name, "can't write the metrics", got=error.strerror) from None
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # a full disk refuses the rest of a line once more, and `write` has said so
+            self._file.close()

@@ -41,7 +41,9 @@ def _draw(steps: list[tuple[float, float]], held_out: list[tuple[int, float]], t
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes: Any = figure.add_subplot()
     axes.plot(*zip(*steps, strict=True), color="#9db4d6", linewidth=0.8, label="training, every step")
-    axes.plot(*zip(*_smooth(steps), strict=True), color="#1f4e9c", linewidth=1.6, label="training, smoothed")
+    smooth = _smooth(steps)
+    label = f"training, smoothed, last {smooth[-1][1]:.3f}"
+    axes.plot(*zip(*smooth, strict=True), color="#1f4e9c", linewidth=1.6, label=label)
     if held_out:
         label = f"held out, last {held_out[-1][1]:.3f}"
         axes.plot(*zip(*held_out, strict=True), color="#c8511b", linewidth=1.6, marker="o", markersize=4, label=label)
@@ -62,11 +64,11 @@ def _thin(points: list[tuple[int, float]]) -> list[tuple[float, float]]:
 
 
 def _smooth(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The running mean, with weights that fall by e over a thirtieth of the points."""
-    keep = 1 - 1 / max(1.0, len(points) / 30)
-    total = weight = 0.0
-    found = []
-    for step, loss in points:
-        total, weight = keep * total + loss, keep * weight + 1
-        found.append((step, total / weight))
+    """The running mean over the last thirtieth of the points, or a fifth of those so far, which the fall of the first
+    steps would else be smeared over; weights fall by e over that many."""
+    longest = max(1.0, len(points) / 30)
+    mean, found = points[0][1], []
+    for i, (step, loss) in enumerate(points, 1):
+        mean += (loss - mean) / min(longest, max(1.0, i / 5))
+        found.append((step, mean))
     return found

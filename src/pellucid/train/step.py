@@ -101,13 +101,17 @@ def evaluate_file(
 ) -> Evaluation:
     """The loss over a token file in consecutive windows, each token weighing the same, whatever batch it fell into.
 
-    seq_len: tokens predicted in a window. max_batches: stop after so many (None: the whole file).
+    seq_len: tokens predicted in a window. max_batches: take so many at most, spread evenly over the file, whose
+    beginning may be unlike the rest (None: the whole file).
     """
-    total, count, index = 0.0, 0, 0
+    total, count = 0.0, 0
     window = min(seq_len + 1, len(tokens))  # text shorter than a window is one of its own
-    while (max_batches is None or index < max_batches) and (batch := tokens.chunk(index, sequences, window)):
+    batches = -(-(len(tokens) // window) // sequences)
+    taken = batches if max_batches is None else min(max_batches, batches)
+    for i in range(taken):
+        batch = tokens.chunk(i * batches // taken, sequences, window)
+        assert batch is not None
         found = evaluate(model, batch)
         total += found.loss * found.n_targets
         count += found.n_targets
-        index += 1
     return Evaluation(total / count, count)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from ..base.config import to_dict
-from ..base.errors import CheckpointError
+from ..base.errors import CheckpointError, ConfigError, NonFiniteError
 from ..base.rng import Generator
 from ..checkpoint import (
     Checkpoint,
@@ -92,12 +93,23 @@ class Trainer:
         self.held_out_loss: float | None = None
         self._sample = sample
         self._on_event = on_event or (lambda event: None)
-        self._stop = False
+        self._stop = self._replanned = False
         self._saved_at = -1
 
     def stop(self) -> None:
         """Asks the loop to save and end after the step in progress; safe to call from a signal handler."""
         self._stop = True
+
+    def replan(self, steps: int) -> None:
+        """Makes it a run of `steps` steps in all: from the next step on, the learning rate is that of such a run.
+
+        May be called from `on_event`; whoever keeps the configuration has to keep the new one. A checkpoint that goes
+        with it is written before the next step. Raises ConfigError for fewer steps than are done.
+        """
+        if steps < self.step:
+            raise ConfigError("Trainer.replan", "more steps are done", got=steps, expected=f"at least {self.step}")
+        self.config = replace(self.config, steps=steps)
+        self._replanned = True
 
     def resume(self) -> bool:
         """Continues from the newest complete checkpoint of the folder; False where there is none yet.
@@ -119,6 +131,13 @@ class Trainer:
                 "a checkpoint of another model configuration",
                 hint="resume with the run's own configuration",
             )
+        if missing := {"step", "train", "optimizer", "dropout", "held_out_loss"} - set(state):
+            raise CheckpointError(
+                str(checkpoint.path),
+                "not a checkpoint of a training run",
+                got=f"a state without {', '.join(sorted(missing))}",
+                hint="load the weights alone into a new run",
+            )
         if state["train"] != to_dict(self.config):
             raise CheckpointError(
                 str(checkpoint.path),
@@ -139,7 +158,7 @@ class Trainer:
 
     def run(self) -> TrainResult:
         """Trains to the last step, or until `stop`. Raises NonFiniteError when the numbers blow up."""
-        c, schedule, start = self.config, self.config.schedule(), time.perf_counter()
+        c, start = self.config, time.perf_counter()
         metrics = None if self.folder is None else Metrics(self.folder / "metrics.jsonl", after_step=self.step)
         flops = self.model.config.flops_per_token(c.seq_len)
         recent: deque[float] = deque(maxlen=20)
@@ -148,10 +167,10 @@ class Trainer:
         try:
             if self.folder is not None and self._saved_at < 0:
                 self.save()  # so that a run killed in its first steps resumes from its own beginning
-            while self.step < c.steps and not self._stop:
-                before = time.perf_counter()
+            while self.step < self.config.steps and not self._stop:
+                before, c = time.perf_counter(), self.config
                 batch = self.tokens.batch(self.step, c.sequences, c.seq_len + 1)
-                self.optimizer.learning_rate = rate = schedule.rate(self.step)
+                self.optimizer.learning_rate = rate = c.schedule().rate(self.step)
                 result = train_step(self.model, self.optimizer, batch, max_norm=c.max_norm, micro_batches=c.accumulate)
                 self.step += 1
                 loss = result.loss
@@ -175,12 +194,14 @@ class Trainer:
                         }
                     )
                 self._between_steps(metrics)
-            if self.step == c.steps or self._stop:
+            if self.step == self.config.steps or self._stop:
                 self._finish(metrics)
         finally:
             if metrics is not None:
                 metrics.close()
-        return TrainResult(self.step, loss, self.held_out_loss, self.step < c.steps, time.perf_counter() - start)
+        return TrainResult(
+            self.step, loss, self.held_out_loss, self.step < self.config.steps, time.perf_counter() - start
+        )
 
     def save(self) -> Path:
         """Writes a checkpoint of this moment and drops the oldest ones beyond `keep`."""
@@ -213,8 +234,10 @@ class Trainer:
             self._evaluate(metrics, c.eval_batches)
         if c.sample_every is not None and self.step % c.sample_every == 0 and self._sample is not None:
             self._on_event(Sampled(self.step, self._sample(self.model, self.step)))
-        if c.save_every is not None and self.step % c.save_every == 0 and not last and self.folder is not None:
+        due = self._replanned or (c.save_every is not None and self.step % c.save_every == 0)
+        if due and not last and self.folder is not None:
             self.save()
+        self._replanned = False
 
     def _finish(self, metrics: Metrics | None) -> None:
         """The end of the run: a checkpoint first, so that nothing is lost while all held-out text is evaluated, and
@@ -232,6 +255,13 @@ class Trainer:
         found = evaluate_file(
             self.model, self.held_out, sequences=self.config.sequences, seq_len=self.config.seq_len, max_batches=batches
         )
+        if not isfinite(found.loss):
+            raise NonFiniteError(
+                f"step {self.step}",
+                "the held-out loss is not a finite number",
+                got=f"loss {found.loss}",
+                hint="the last update was too large: lower the learning rate or clip harder",
+            )
         self.held_out_loss = found.loss
         self._on_event(Evaluated(self.step, found.loss, found.perplexity, found.n_targets, batches is None))
         if metrics is not None:

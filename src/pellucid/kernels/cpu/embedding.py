@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from ...device import Array
+from ..indices import check_indices
 from .elementwise import GRAIN, pointer
 from .formats import element, load, put, store
 from .launch import kernel
@@ -57,6 +58,7 @@ def _put_back(lo, hi, dy, index, dx, n):
 def embedding(weight: Array, ids: Array) -> Array:
     """y[...] = weight[ids[...]].   weight: (V, ...), y: ids.shape + weight.shape[1:]"""
     weight, ids = contiguous(weight), contiguous(ids)
+    check_indices("embedding", ids, weight.shape[0])
     rest = weight.shape[1:]
     y = weight.device.empty((*ids.shape, *rest), weight.dtype)
     if y.size:
@@ -67,6 +69,7 @@ def embedding(weight: Array, ids: Array) -> Array:
 
 def embedding_backward(dy: Array, ids: Array, *, rows: int) -> Array:
     """dweight[v] = sum of dy over the positions with id v, in the order of the positions; (rows, ...)"""
+    check_indices("embedding_backward", ids, rows)
     rest = dy.shape[ids.rank :]
     dy, ids = contiguous(dy), contiguous(ids)
     kind = accumulator(dy.dtype)
@@ -79,6 +82,7 @@ def embedding_backward(dy: Array, ids: Array, *, rows: int) -> Array:
 
 def pick(x: Array, index: Array) -> Array:
     """y[...] = x[..., index[...]].   x: (..., C), index: (...) integer"""
+    check_indices("pick", index, x.shape[-1])
     x, index = contiguous(x), contiguous(index)
     y = x.device.empty(index.shape, x.dtype)
     _pick(y.size, GRAIN, pointer(x), pointer(index), pointer(y), x.shape[-1])
@@ -87,6 +91,7 @@ def pick(x: Array, index: Array) -> Array:
 
 def pick_backward(dy: Array, index: Array, *, size: int) -> Array:
     """dx[..., index[...]] = dy[...], 0 elsewhere; (..., size)"""
+    check_indices("pick_backward", index, size)
     dy, index = contiguous(dy), contiguous(index)
     dx = dy.device.empty((*dy.shape, size), dy.dtype)
     _put_back(dy.size, row_grain(size), pointer(dy), pointer(index), pointer(dx), size)

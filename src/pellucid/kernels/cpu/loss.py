@@ -11,6 +11,7 @@ import math
 
 from ...base.dtypes import DType
 from ...device import Array
+from ..indices import check_indices
 from .elementwise import GRAIN, pointer
 from .formats import load, store
 from .functions import exp, exp_flushed, like, summing
@@ -102,6 +103,7 @@ def cross_entropy(logits: Array, targets: Array, weights: Array) -> tuple[Array,
     logits: (N, V); targets: (N,) integer; weights: (N,) float. A row of weight 0 contributes exactly 0,
     whatever it holds.
     """
+    check_indices("cross_entropy", targets, logits.shape[1], weights)
     logits, targets, weights = contiguous(logits), contiguous(targets), contiguous(weights)
     rows, n = logits.shape
     kind = accumulator(logits.dtype)
@@ -113,6 +115,7 @@ def cross_entropy(logits: Array, targets: Array, weights: Array) -> tuple[Array,
 
 def cross_entropy_backward(dloss: Array, logits: Array, targets: Array, weights: Array, lse: Array) -> Array:
     """dlogits = dloss weights (e**(logits - lse) - onehot(targets)).   dloss: ()"""
+    check_indices("cross_entropy_backward", targets, logits.shape[1], weights)
     logits = contiguous(logits)
     rows, n = logits.shape
     dlogits = logits.device.empty(logits.shape, logits.dtype)
@@ -129,6 +132,7 @@ def lm_head_loss(
 
     x: (N, D); weight: (V, D); operand_dtype as in `matmul`, for all three products.
     """
+    check_indices("lm_head_loss", targets, weight.shape[0], weights)
     kind = accumulator(x.dtype)
     targets, weights = contiguous(targets), contiguous(weights)
     a, b = (v if v.dtype is kind else cast(v, dtype=kind) for v in (x, weight))

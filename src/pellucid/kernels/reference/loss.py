@@ -10,6 +10,7 @@ import numpy as np
 
 from ...base.dtypes import DType
 from ...device import Array
+from ..indices import check_indices
 from .host import Host, compute_dtype, read, write
 from .matmul import _operand
 
@@ -21,7 +22,8 @@ def cross_entropy(logits: Array, targets: Array, weights: Array) -> tuple[Array,
     logits: (N, V); targets: (N,) integer; weights: (N,) float. A row of weight 0 gives exactly 0, whatever it
     holds.
     """
-    z, index, w = read(logits), read(targets), read(weights)
+    check_indices("cross_entropy", targets, logits.shape[1], weights)
+    z, index, w = read(logits), _usable(targets, weights), read(weights)
     with np.errstate(all="ignore"):
         lse = _lse(z)
         each = lse - np.take_along_axis(z, index[:, None].astype(np.int64), axis=1)[:, 0]
@@ -31,8 +33,9 @@ def cross_entropy(logits: Array, targets: Array, weights: Array) -> tuple[Array,
 
 def cross_entropy_backward(dloss: Array, logits: Array, targets: Array, weights: Array, lse: Array) -> Array:
     """dlogits = dloss weights (e**(logits - lse) - onehot(targets)).   dloss: ()"""
+    check_indices("cross_entropy_backward", targets, logits.shape[1], weights)
     z, w = read(logits), read(weights)
-    return write(logits, read(dloss).astype(z.dtype) * _dlogits(z, read(targets), w, read(lse)))
+    return write(logits, read(dloss).astype(z.dtype) * _dlogits(z, _usable(targets, weights), w, read(lse)))
 
 
 def lm_head_loss(
@@ -43,8 +46,9 @@ def lm_head_loss(
 
     x: (N, D); weight: (V, D); operand_dtype as in `matmul`, for all three products.
     """
+    check_indices("lm_head_loss", targets, weight.shape[0], weights)
     a, b = _operand(x, operand_dtype), _operand(weight, operand_dtype)
-    index, w = read(targets), read(weights)
+    index, w = _usable(targets, weights), read(weights)
     with np.errstate(all="ignore"):
         z = a @ b.T
         lse = _lse(z)
@@ -56,6 +60,11 @@ def lm_head_loss(
     if operand_dtype is not None:
         dz = dz.astype(operand_dtype.numpy).astype(dz.dtype)
     return loss, write(x, dz @ b), write(weight, dz.T @ a)
+
+
+def _usable(targets: Array, weights: Array) -> Host:
+    """The targets, those of rows that don't count replaced by 0: they may be anything."""
+    return np.where(read(weights) == 0, 0, read(targets))
 
 
 def _lse(z: Host) -> Host:

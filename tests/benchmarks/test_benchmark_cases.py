@@ -1,0 +1,82 @@
+"""The benchmark cases on tiny models: they run, compare before they time, and count the work they claim."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks import decode, train, xor
+from benchmarks.options import Refused
+from pellucid.models import TransformerConfig, TransformerLM
+
+TINY = TransformerConfig(
+    61, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=8, d_ff=48, max_seq_len=64, precision="float32"
+)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setitem(train.MODELS, "tiny", TINY)
+    return train.TrainOptions(iterations=2, quick=True, pause=0.0, model="tiny", shape=(2, 9))
+
+
+def test_the_models_have_the_sizes_they_are_known_by():
+    counts = {name: config.parameter_counts().total for name, config in train.MODELS.items()}
+    assert counts == {"100m": 101_671_680, "4m": 4_000_000}
+
+
+def test_initial_weights_are_those_of_the_model():
+    parameters = dict(TransformerLM(TINY).named_parameters())
+    weights = train.initial_weights(TINY, seed=0)
+    assert {name: w.shape for name, w in weights.items()} == {name: p.shape for name, p in parameters.items()}
+
+
+def test_a_training_step_is_checked_and_timed(tiny):
+    found = train.run(tiny)
+    steps = {row.dtype: row for row in found if row.what == "step"}
+    assert set(steps) == {"float32", "bfloat16"}
+    assert all(row.count == 2 and 0 < row.more["share"] < 1 and row.more["tokens/s"] > 0 for row in steps.values())
+
+
+def test_a_wrong_step_is_not_timed(tiny, monkeypatch):
+    monkeypatch.setattr(train.Pellucid, "step", lambda self, ids: 1.0 if self.model.device.name == "cpu" else 2.0)
+    with pytest.raises(Refused, match="wrong kernels are not timed"):
+        train.run(tiny)
+
+
+def test_the_operations_of_a_step_add_up_to_it():
+    side = train.Pellucid(TINY, train.initial_weights(TINY, seed=0))
+    lines = train.per_operation(side, train.random_ids(TINY, (1, 8))).splitlines()[2:]
+    shares = [float(line.rsplit("|", 2)[1].strip(" %")) for line in lines]
+    assert sum(shares) == pytest.approx(100, abs=0.05 * len(shares))
+
+
+def test_decoding_and_prefill_agree_with_the_definition(tiny, monkeypatch):
+    monkeypatch.setattr(decode, "MODEL", TINY)
+    monkeypatch.setattr(decode, "CONTEXT", 12)
+    monkeypatch.setattr(decode, "BLOCK", 3)
+    monkeypatch.setattr(decode, "PROMPT", 16)
+    monkeypatch.setattr(decode, "bandwidth", lambda where: 1e10)
+    assert {row.dtype for row in decode.run_decode(tiny) if row.what == "token"} == {"float32", "bfloat16"}
+    assert {row.dtype for row in decode.run_prefill(tiny) if row.what == "prompt"} == {"float32", "bfloat16"}
+
+
+def test_the_floor_of_decoding_counts_each_weight_once_at_the_width_of_the_operands():
+    norms = TINY.parameter_counts().norms
+    assert decode.weight_bytes(TINY) == 4 * (TINY.parameter_counts().total - norms)
+    assert decode.weight_bytes(replace(TINY, precision="bfloat16")) * 2 == decode.weight_bytes(TINY)
+
+
+def test_xor_starts_at_the_loss_of_its_definition(monkeypatch):
+    xor.check({"pellucid": xor.Pellucid(xor.initial_weights())})
+    monkeypatch.setattr(xor, "TARGETS", np.zeros((4, 1), np.float32))
+    wrong = xor.Pellucid(xor.initial_weights())
+    monkeypatch.undo()
+    with pytest.raises(Refused, match="xor: step 0"):
+        xor.check({"pellucid": wrong})
