@@ -302,6 +302,7 @@ go:
 
 # The core this thread runs on, and how to leave it. Elsewhere than on Linux the system decides.
 _CORES = """
+declare i32 @getpid()
 declare i32 @sched_getcpu()
 declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_setaffinity(i32, i64, ptr)
@@ -311,7 +312,7 @@ define internal i32 @core() alwaysinline {
   ret i32 %core
 }
 
-; forbids this thread the core, which moves it at once, and allows all of before again
+; allows this thread every core of the process but one, which moves it off that one at once and keeps it off
 define internal void @leave(i32 %core) noinline {
 entry:
   %all = alloca [128 x i8], align 8
@@ -322,7 +323,8 @@ entry:
   %able = and i1 %inside, %free
   br i1 %able, label %read, label %out
 read:
-  %failed = call i32 @sched_getaffinity(i32 0, i64 128, ptr %all)
+  %process = call i32 @getpid()
+  %failed = call i32 @sched_getaffinity(i32 %process, i64 128, ptr %all)
   %readable = icmp eq i32 %failed, 0
   br i1 %readable, label %forbid, label %stuck
 forbid:
@@ -339,10 +341,7 @@ forbid:
   store i8 %new, ptr %byte
   %refused = call i32 @sched_setaffinity(i32 0, i64 128, ptr %rest)
   %moved = icmp eq i32 %refused, 0
-  br i1 %moved, label %allow, label %stuck
-allow:
-  call i32 @sched_setaffinity(i32 0, i64 128, ptr %all)
-  br label %out
+  br i1 %moved, label %out, label %stuck
 stuck:                            ; a single core: stay, and don't ask again
   store i64 1, ptr @fixed
   br label %out
