@@ -30,7 +30,7 @@ def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DTyp
     """
     about_bias = None if bias is None else (bias.shape, bias.strides, bias.dtype)
     path = isa.current()
-    key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, about_bias, operand_dtype, path)
+    key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, about_bias, operand_dtype, path.name)
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) >= _PLANS:
