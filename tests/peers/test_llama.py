@@ -21,7 +21,7 @@ F = torch.nn.functional
 RELATIVE = 1e-5  # of the largest number of a tensor
 MIXED = 2e-2  # the same with bfloat16 operands
 
-BASE = {"vocab_size": 97, "d_model": 48, "n_layers": 3, "n_heads": 6, "max_seq_len": 40, "seed": 3}
+BASE = {"vocab_size": 97, "d_model": 48, "n_layers": 3, "n_heads": 6, "max_seq_len": 40, "init_std": 0.02, "seed": 3}
 CONFIGURATIONS = {
     "plain": {},
     "grouped, odd sizes": {"n_kv_heads": 2, "head_dim": 10, "d_ff": 101, "rope_base": 500.0},
