@@ -1,11 +1,11 @@
 """Pellucid: a deep-learning library you can read from top to bottom.
 
 Tensors and a tape of every operation (`tensor`, `backward`, `trace`), layers (`nn`), optimizers (`optim`), a
-transformer language model (`models`), tokenizers (`text`), data (`data`), training (`train`), generation (`generate`)
-and checkpoints (`checkpoint`). Importing it touches no device and loads no compiler.
+transformer language model (`models`). Tokenizers, data, training, generation and checkpoints are imported by name:
+`pellucid.text`, `data`, `train`, `generate`, `checkpoint`. Importing it touches no device and loads no compiler.
 """
 
-from . import checkpoint, data, generate, models, nn, ops, optim, text, train
+from . import models, nn, ops, optim
 from .base.dtypes import (
     DType,
     bfloat16,
@@ -141,14 +141,12 @@ __all__ = [
     "bfloat16",
     "bool_",
     "cast",
-    "checkpoint",
     "clip",
     "concatenate",
     "contiguous",
     "cos",
     "cross_entropy",
     "cumsum",
-    "data",
     "device",
     "div",
     "dropout",
@@ -166,7 +164,6 @@ __all__ = [
     "full",
     "ge",
     "gelu",
-    "generate",
     "getitem",
     "gradcheck",
     "gt",
@@ -225,9 +222,7 @@ __all__ = [
     "swiglu",
     "tanh",
     "tensor",
-    "text",
     "trace",
-    "train",
     "transpose",
     "uint8",
     "unsqueeze",
