@@ -51,6 +51,7 @@ Examples:
 
 HELD_OUT = 0.015
 SAMPLE_TOKENS = 600
+SAMPLE_START = "class "
 # Tests, tables of characters, and what is not the standard library's own.
 _SKIPPED = {
     *("test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo"),
@@ -118,7 +119,7 @@ def run(arguments: list[str]) -> int:
         )
         save_config(folder, config)
         made = Run(folder, config, tokenizer)
-        status = report(made, train_run(made, stopper, plan=Pace(deadline)), out, stopper)
+        status = report(made, train_run(made, stopper, plan=Pace(deadline), start=SAMPLE_START), out, stopper)
         if status == 0:
             out.text(_next(folder, time.perf_counter() - start))
         return status

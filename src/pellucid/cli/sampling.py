@@ -86,7 +86,8 @@ def _overlap(text: str, stop: str) -> int:
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
 
 
-def sample(model: TransformerLM, tokenizer: Tokenizer, *, limit: int, seed: int) -> str:
-    """A text from the model's own beginning, as training runs end with."""
+def sample(model: TransformerLM, tokenizer: Tokenizer, *, start: str = "", limit: int, seed: int) -> str:
+    """A text that begins with `start`, or as the model will, as training runs end with."""
     sampler = Sampler(temperature=0.8, top_k=50, seed=seed)
-    return "".join(Text(tokens(model, opening(tokenizer), sampler), tokenizer, limit=limit))
+    begin = tokenizer.encode(start) if start else opening(tokenizer)
+    return start + "".join(Text(tokens(model, begin, sampler), tokenizer, limit=limit))

@@ -40,6 +40,7 @@ class Outcome:
     held_out_loss: float | None
     bits_per_byte: float | None
     sample: str
+    start: str
 
 
 class Curve:
@@ -81,21 +82,24 @@ def announce(run: Run, train: TokenFile, held_out: TokenFile | None) -> None:
         note("kernels: the first steps compile them for this machine, once; they are kept for later runs")
 
 
-def train_run(run: Run, stopper: Stopper, *, plan: Callable[[Stepped], int | None] | None = None) -> Outcome:
+def train_run(
+    run: Run, stopper: Stopper, *, plan: Callable[[Stepped], int | None] | None = None, start: str = ""
+) -> Outcome:
     """Trains a run from its newest checkpoint, or from its beginning, to its end or to the first signal.
 
-    plan: asked after each step for another number of steps the run is to have in all (None: leave it).
+    plan: asked after each step for another number of steps the run is to have in all (None: leave it). start: what
+    samples begin with.
     """
     tokens, held_out = run.tokens()
     announce(run, tokens, held_out)
     model = TransformerLM(run.config.model)
     operands = dtypes.bfloat16 if run.config.model.precision == "bfloat16" else None
     peak = measure_peak(model.device, operand_dtype=operands)
-    curve, start = Curve(run), time.perf_counter()
+    curve, began = Curve(run), time.perf_counter()
     with Progress() as progress:
 
         def write(model: TransformerLM, step: int) -> str:
-            return sample(model, run.tokenizer, limit=run.config.sample_tokens, seed=step)
+            return sample(model, run.tokenizer, start=start, limit=run.config.sample_tokens, seed=step)
 
         def on_event(event: Event) -> None:
             progress(event)
@@ -130,8 +134,8 @@ def train_run(run: Run, stopper: Stopper, *, plan: Callable[[Stepped], int | Non
     if checkpoint is None:
         raise CheckpointError(str(run.folder), "the run left no checkpoint")
     text = "" if stopped else write(model, trainer.step)
-    seconds = time.perf_counter() - start
-    return Outcome(trainer.step, trainer.config.steps, stopped, seconds, checkpoint, loss, bits, text)
+    seconds = time.perf_counter() - began
+    return Outcome(trainer.step, trainer.config.steps, stopped, seconds, checkpoint, loss, bits, text, start)
 
 
 def report(run: Run, outcome: Outcome, out: Output, stopper: Stopper) -> int:
@@ -153,7 +157,7 @@ def report(run: Run, outcome: Outcome, out: Output, stopper: Stopper) -> int:
             "metrics": run.metrics,
             "loss curve": run.curve if run.curve.exists() else None,
             "resume": resume if outcome.stopped else None,
-            "generate": f'pellucid generate {run.folder} "{_prompt(run)}"',
+            "generate": f'pellucid generate {run.folder} "{outcome.start or _prompt(run)}"',
         }
     )
     out.result(result_json(run, outcome))
