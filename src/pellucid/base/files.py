@@ -92,11 +92,11 @@ def replacing(path: StrPath) -> Iterator[Callable[[bytes | memoryview], object]]
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
-def _sync_folder(folder: str) -> None:
-    """Makes a rename in `folder` last through a power cut, where the system lets a folder be opened at all."""
+def sync_folder(folder: StrPath) -> None:
+    """Makes names in `folder` last through a power cut, where the system lets a folder be opened at all."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..base.errors import CheckpointError
-from ..base.files import StrPath, open_regular, reason
+from ..base.files import StrPath, open_regular, reason, sync_folder
 from .locks import try_lock
 
 _TEMPORARY = ".pellucid-tmp"
@@ -171,16 +171,6 @@ def push(file: BinaryIO) -> None:
     """Everything written so far is on the disk when this returns."""
     file.flush()
     os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes names in `folder` last through a power cut, where the system lets a folder be opened at all."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _temporary(target: Path) -> Path:

@@ -9,9 +9,7 @@ of a block are turned on the way in and the outputs on the way out.
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import numba
 import numpy as np
 
 from ...device import Array
@@ -194,13 +192,6 @@ def hide(s, s0, first, rows, lane_numbers, value):
             vstore(s, at, vbelow(vload(s, lane_numbers + half), bound, hidden, vload(s, at)))
 
 
-#: Inlined, or the loop around it would not vectorise.
-_compiled: Any = numba.njit
-_philox = _compiled(error_model="numpy", forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(
-    philox.py_func
-)
-
-
 @inner
 def keep_row(x, x0, low, high, word, n, p):
     """1 / (1 - p) or 0 for the n numbers of a row whose first has that word; writes up to three more on both sides."""
@@ -209,7 +200,7 @@ def keep_row(x, x0, low, high, word, n, p):
     on, off = like(1 / (1 - p), load(x, x0)), like(0, load(x, x0))
     at, block = x0 - (word & 3), word >> 2
     for i in range((n + (word & 3) + 3) >> 2):
-        a, b, c, e = _philox(low, high, block + i)
+        a, b, c, e = philox(low, high, block + i)
         store(x, at + 4 * i, on if a >> np.uint32(8) >= limit else off)
         store(x, at + 4 * i + 1, on if b >> np.uint32(8) >= limit else off)
         store(x, at + 4 * i + 2, on if c >> np.uint32(8) >= limit else off)
