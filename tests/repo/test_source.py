@@ -14,10 +14,10 @@ from .source import REPOSITORY, ROOT, Module, called, modules, walk
 LEVELS = {
     "base": 0,
     "device": 1,
-    "text": 1,
     "kernels": 2,
-    "data": 2,
     "tape": 3,
+    "text": 3,
+    "data": 4,
     "ops": 4,
     "nn": 5,
     "optim": 5,
@@ -30,7 +30,8 @@ LEVELS = {
 }
 FRONT = ("", "__main__")  # the root names what is public and may import every layer
 PEERS = ("torch", "transformers", "tokenizers", "jax", "sentencepiece")
-BACKEND_LOADER = f"{ROOT}.device.device"  # a device finds the backend it computes with by name, at the first kernel
+# A device finds the backend it computes with by name, at the first kernel; a tokenizer its compiled loops.
+LOADERS = (f"{ROOT}.device.device", f"{ROOT}.text.native")
 BROAD = ("BaseException", "Exception")
 LONGEST_MODULE = 500
 LONGEST_EXAMPLE = 60
@@ -60,7 +61,7 @@ def layer_of(target: str) -> str | None:
 
 def may_load_late(module: Module) -> bool:
     """Imports inside a function are for loading a kernel backend and a CLI command."""
-    return module.layer == "cli" or module.name == BACKEND_LOADER
+    return module.layer == "cli" or module.name in LOADERS
 
 
 def test_the_package_was_found() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -79,9 +79,10 @@ class Device(ABC):
 
 
 _devices: dict[str, Device] = {}
+_Kind = TypeVar("_Kind", bound=Device)
 
 
-def register(device: Device) -> Device:
+def register(device: _Kind) -> _Kind:
     """Makes a device known by its name. Raises DeviceError if the name is taken."""
     if device.name in _devices:
         raise DeviceError("register", "a device of this name exists", got=repr(device.name))
