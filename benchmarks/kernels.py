@@ -86,7 +86,8 @@ def cases() -> list[Case]:
     ]
     for b, t, h, kv, d in ((12, 64, 4, 4, 32), (1, 512, 12, 4, 64)):
         shapes = {"q": (b, t, h, d), "k": (b, t, kv, d), "v": (b, t, kv, d)}
-        found.append(Case("attention", shapes, {"scale": d**-0.5, **seen}))
+        for operands in (None, dtypes.bfloat16):
+            found.append(Case("attention", shapes, {"scale": d**-0.5, "operand_dtype": operands, **seen}))
     for operands in (None, dtypes.bfloat16):
         settings = {"bias": None, "operand_dtype": operands}
         found += [

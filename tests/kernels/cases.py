@@ -325,7 +325,7 @@ def _matmul(d: Data, s: Shape) -> Call:
     return [d.normal(2, m, k), d.normal(k, n), d.normal(n)], {"operand_dtype": None}
 
 
-HEADS = {"causal": True, "scale": 0.3, "dropout": 0.0, "seed": 0, "counter": 0}
+HEADS = {"causal": True, "scale": 0.3, "dropout": 0.0, "seed": 0, "counter": 0, "operand_dtype": None}
 ATTENTION = ((1, 1, 1, 1, 1, 2), (2, 7, 7, 4, 2, 8), (1, 63, 63, 2, 1, 6))
 
 

@@ -245,7 +245,7 @@ _row("layernorm_backward", "norm", "dy, x, weight, mean, rstd", _FLOATS, "accumu
 _row(
     "attention",
     "attention",
-    "q, k, v, *, causal: bool, scale: float, dropout: float, seed: int, counter: int",
+    "q, k, v, *, causal: bool, scale: float, dropout: float, seed: int, counter: int, operand_dtype: dtype?",
     _FLOATS,
     "accumulate",
     lambda a: 4 * _pairs(a),
@@ -253,7 +253,8 @@ _row(
 _row(
     "attention_backward",
     "attention",
-    "do, q, k, v, o, lse, *, causal: bool, scale: float, dropout: float, seed: int, counter: int",
+    "do, q, k, v, o, lse, *, causal: bool, scale: float, dropout: float, seed: int, counter: int, "
+    "operand_dtype: dtype?",
     _FLOATS,
     "accumulate",
     lambda a: 10 * _pairs(a),

@@ -102,7 +102,7 @@ class SelfAttention(Module):
             q = rope(q, *rotary, offset=cache.length, interleaved=self.interleaved)
             k = rope(k, *rotary, offset=cache.length, interleaved=self.interleaved)
         keys, values = cache.extend(k.array, v.array)
-        y = attention(q, Tensor(keys), Tensor(values), causal=True)
+        y = attention(q, Tensor(keys), Tensor(values), causal=True, operand_dtype=self.q_proj.operand_dtype)
         return self.o_proj(y.reshape(batch, time, self.heads * self.head_dim))
 
     def _whole(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:

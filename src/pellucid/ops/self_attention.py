@@ -60,7 +60,14 @@ class SelfAttention(Op):
                 y.slice(2, 0, both), cos, sin, offset=0, interleaved=interleaved, inverse=False
             )  # v is copied beside it, so that the unturned q and k need not be kept
             q, k, v = turned.slice(2, 0, heads), turned.slice(2, heads, both), kernels.copy(v)
-        self.how = {"causal": True, "scale": size**-0.5, "dropout": dropout, "seed": seed, "counter": counter}
+        self.how = {
+            "causal": True,
+            "scale": size**-0.5,
+            "dropout": dropout,
+            "seed": seed,
+            "counter": counter,
+            "operand_dtype": operand_dtype,
+        }
         o, lse = kernels.attention(q, k, v, **self.how)
         self.save(x=rows, q=q, k=k, v=v, o=o, lse=lse, weights=[wq, wk, wv], rotary=[cos, sin])
         return reshaped(kernels, o, (batch, time, heads * size))

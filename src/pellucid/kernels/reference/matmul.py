@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
-from .host import Host, read, write
+from .host import read, rounded, write
 
 
 def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DType | None = None) -> Array:
@@ -16,15 +15,7 @@ def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DTyp
     One dtype for all; narrow floats are accumulated in float32. operand_dtype: a and b are rounded to it first
     (bfloat16 for mixed precision), sums and result keep the dtype of `a`.
     """
-    left, right = _operand(a, operand_dtype), _operand(b, operand_dtype)
+    left, right = rounded(read(a), operand_dtype), rounded(read(b), operand_dtype)
     with np.errstate(all="ignore"):
         y = np.matmul(left, right)
         return write(a, y if bias is None else y + read(bias))
-
-
-def _operand(x: Array, dtype: DType | None) -> Host:
-    value = read(x)
-    if dtype is None or dtype in (dtypes.float32, dtypes.float64):
-        return value
-    with np.errstate(all="ignore"):
-        return value.astype(dtype.numpy).astype(value.dtype)
