@@ -252,6 +252,11 @@ def _swiglu_backward(d: Data, s: Shape) -> Call:
     return [d.normal(*s), d.normal(*s), d.normal(*s)], {}
 
 
+@case("swiglu_joint_backward", shapes=((1, 1), (5, 7), (63, 100), (0, 4), (3, 1000)), layouts=("plain",))
+def _swiglu_joint_backward(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(s[0], 2 * s[1])], {}
+
+
 # --- by index ---------------------------------------------------------------------------------------------------------
 
 

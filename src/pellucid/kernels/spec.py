@@ -270,6 +270,7 @@ _row(
 
 _row("swiglu", "feedforward", "gate, up", _FLOATS, "transcendental", _each(5, "gate"))
 _row("swiglu_backward", "feedforward", "dy, gate, up", _FLOATS, "transcendental", _each(10, "gate"))
+_row("swiglu_joint_backward", "feedforward", "dy, both", _FLOATS, "transcendental", _each(10, "dy"))
 
 _row("embedding", "embedding", "weight, ids", _ALL, "exact")
 _row("embedding_backward", "embedding", "dy, ids, *, rows: int", _FLOATS, "accumulate", _each(1, "dy"))

@@ -58,8 +58,11 @@ class Block(Module):
         self.dropout = Dropout(c.dropout, generator=dropout)
 
     def __call__(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None = None, cache: KVCache | None = None) -> Tensor:
-        x = x + self.dropout(self.self_attn(self.input_layernorm(x), rotary, cache))
-        return x + self.dropout(self.mlp(self.post_attention_layernorm(x)))
+        if self.training and self.dropout.p > 0:
+            x = x + self.dropout(self.self_attn(self.input_layernorm(x), rotary, cache))
+            return x + self.dropout(self.mlp(self.post_attention_layernorm(x)))
+        x = self.self_attn(self.input_layernorm(x), rotary, cache, residual=x)
+        return self.mlp(self.post_attention_layernorm(x), residual=x)
 
 
 class Transformer(Module):

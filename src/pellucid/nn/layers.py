@@ -13,7 +13,7 @@ from ..base.dtypes import DType
 from ..base.errors import ConfigError
 from ..base.rng import Generator
 from ..device import Device
-from ..ops import concatenate, dropout, embedding, gelu, layernorm, linear, ones, randn, rmsnorm, swiglu, zeros
+from ..ops import concatenate, dropout, embedding, gated_linear, gelu, layernorm, linear, ones, randn, rmsnorm, zeros
 from ..tape import Parameter, Tensor
 from .module import Module
 
@@ -24,7 +24,7 @@ def normal(shape: tuple[int, ...], std: float, *, generator: Generator, device: 
 
 
 class Linear(Module):
-    """y = x weight^T + bias.   x: (..., K), weight: (N, K), bias: (N,) or none."""
+    """y = x weight^T + bias + residual.   x: (..., K), weight: (N, K), bias: (N,) or none, residual: as y or none."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class Linear(Module):
         self.bias = Parameter(zeros((outputs,), device=device), decay=False) if bias else None
         self.operand_dtype = operand_dtype
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias, operand_dtype=self.operand_dtype)
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return linear(x, self.weight, self.bias, residual=residual, operand_dtype=self.operand_dtype)
 
 
 def lay_out_together(layers: Sequence[Linear]) -> None:
@@ -109,7 +109,7 @@ class Dropout(Module):
 
 
 class SwiGLU(Module):
-    """y = down(silu(gate(x)) * up(x))   (Shazeer 2020). Width -> hidden -> width."""
+    """y = down(silu(gate(x)) * up(x)) + residual   (Shazeer 2020). Width -> hidden -> width."""
 
     def __init__(
         self,
@@ -129,16 +129,20 @@ class SwiGLU(Module):
         self.up_proj = Linear(
             width, hidden, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device
         )
+        lay_out_together([self.gate_proj, self.up_proj])
         self.down_proj = Linear(
             hidden, width, generator=generator, bias=bias, std=out_std, operand_dtype=operand_dtype, device=device
         )
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        gate, up = self.gate_proj, self.up_proj
+        biases = None if gate.bias is None or up.bias is None else (gate.bias, up.bias)
+        h = gated_linear(x, (gate.weight, up.weight), biases, operand_dtype=gate.operand_dtype)
+        return self.down_proj(h, residual)
 
 
 class GELUFeedForward(Module):
-    """y = fc_out(gelu(fc_in(x)))   (Hendrycks & Gimpel 2016). Width -> hidden -> width."""
+    """y = fc_out(gelu(fc_in(x))) + residual   (Hendrycks & Gimpel 2016). Width -> hidden -> width."""
 
     def __init__(
         self,
@@ -161,5 +165,5 @@ class GELUFeedForward(Module):
         )
         self.approximate = approximate
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.fc_out(gelu(self.fc_in(x), approximate=self.approximate))
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return self.fc_out(gelu(self.fc_in(x), approximate=self.approximate), residual)

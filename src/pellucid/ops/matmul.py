@@ -33,15 +33,22 @@ class MatMul(Op):
 
 
 class Linear(Op):
-    """y = x weight^T + bias.   dx = dy weight, dweight = dy^T x, dbias = sum dy"""
+    """y = x weight^T + bias + residual.   dx = dy weight, dweight = dy^T x, dbias = sum dy, dresidual = dy"""
 
     saves = ("x", "weight")
 
-    def forward(self, x: Array, weight: Array, bias: Array | None, *, operand_dtype: DType | None) -> Array:
+    def forward(
+        self, x: Array, weight: Array, bias: Array | None, residual: Array | None, *, operand_dtype: DType | None
+    ) -> Array:
         k, self.shape, self.operand_dtype = self.kernels, x.shape, operand_dtype
         rows = reshaped(k, x, (prod(x.shape[:-1]), x.shape[-1]))
         self.save(x=rows, weight=weight)
-        y = k.matmul(rows, weight.transpose(), bias, operand_dtype=operand_dtype)
+        added = bias
+        if residual is not None:  # the product starts from it, which costs nothing beside a pass of its own
+            added = reshaped(k, residual, (rows.shape[0], weight.shape[0]))
+            if bias is not None:
+                added = k.add(added, bias)
+        y = k.matmul(rows, weight.transpose(), added, operand_dtype=operand_dtype)
         return reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
@@ -54,7 +61,7 @@ class Linear(Op):
             dweight = k.matmul(rows.transpose(), self.x, operand_dtype=dtype)
         if self.needs("bias"):
             dbias = k.sum(rows, axes=(0,), keepdims=False)
-        return {"x": dx, "weight": dweight, "bias": dbias}
+        return {"x": dx, "weight": dweight, "bias": dbias, "residual": dy}
 
 
 def matmul(a: Tensor, b: Tensor, *, operand_dtype: DType | None = None) -> Tensor:
@@ -82,11 +89,22 @@ def matmul(a: Tensor, b: Tensor, *, operand_dtype: DType | None = None) -> Tenso
     return MatMul.apply(a, b, operand_dtype=operand_dtype)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, operand_dtype: DType | None = None) -> Tensor:
-    """y = x weight^T + bias.   x: (..., K), weight: (N, K), bias: (N,) or None, y: (..., N). See `matmul`."""
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    operand_dtype: DType | None = None,
+) -> Tensor:
+    """y = x weight^T + bias + residual.   x: (..., K), weight: (N, K), bias: (N,) or None, residual: as y or None,
+    y: (..., N). See `matmul`."""
     if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
         raise ShapeError("linear", "weight does not fit the input", got=f"x {x.shape}, weight {weight.shape}")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ShapeError("linear", "bias does not fit the weight", got=bias.shape, expected=weight.shape[:1])
+    if residual is not None and residual.shape != (*x.shape[:-1], weight.shape[0]):
+        expected = (*x.shape[:-1], weight.shape[0])
+        raise ShapeError("linear", "residual does not fit the result", got=residual.shape, expected=expected)
     x, weight = pair("linear", x, weight)
-    return Linear.apply(x, weight, bias, operand_dtype=operand_dtype)
+    return Linear.apply(x, weight, bias, residual, operand_dtype=operand_dtype)

@@ -8,14 +8,13 @@ weights lie behind one another in memory already (`nn.SelfAttention` puts them t
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from ..base.dtypes import DType
 from ..base.errors import ConfigError, ShapeError
 from ..base.rng import Generator
 from ..device import Array
 from ..tape import Op, Tensor
-from .common import reshaped
+from .common import joined, reshaped
 
 
 class SelfAttention(Op):
@@ -91,18 +90,6 @@ class SelfAttention(Op):
             found[f"b{name}"] = None if db is None else db.slice(0, start, start + width)
             start += width
         return found
-
-
-def joined(kernels: Any, parts: list[Array]) -> Array:
-    """Arrays one behind the other along the first axis: a view where they lie so in memory, else a copy."""
-    first = parts[0]
-    end = first.offset
-    for part in parts:
-        if part.buffer is not first.buffer or part.offset != end or not part.is_contiguous:
-            return kernels.concatenate(parts, axis=0)
-        end += part.size
-    rows = sum(part.shape[0] for part in parts)
-    return Array(first.buffer, (rows, *first.shape[1:]), first.dtype, None, first.offset)
 
 
 def self_attention(

@@ -12,6 +12,7 @@ from ...base.errors import DTypeError, ShapeError
 from ...device import Array, pool
 from . import gemm_plan, isa
 from .gemm_plan import Plan
+from .memory import cast, copy
 from .vectors_ir import Format
 
 _PLANS = 4096  # remembered
@@ -19,7 +20,8 @@ _plans: dict[object, Plan] = {}
 
 
 def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DType | None = None) -> Array:
-    """y = a @ b + bias.   a: (..., M, K), b: (..., K, N), bias: (N,), batch axes broadcast, any strides.
+    """y = a @ b + bias.   a: (..., M, K), b: (..., K, N), batch axes broadcast, any strides; bias: (N,), or
+    (M, N) where that is the shape of y.
 
     The result has the dtype in which a and b are computed together; narrow floats are accumulated in float32.
     operand_dtype: bfloat16 rounds a and b to it while packing (mixed precision); sums stay float32.
@@ -28,6 +30,12 @@ def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DTyp
         ShapeError: axes that do not fit.
         DTypeError: a dtype that is not a float, or an operand_dtype other than bfloat16.
     """
+    if bias is not None and bias.rank == 2:  # it is read as the sums are: in place, if it is laid out like them
+        sums = dtypes.float64 if dtypes.promote(a.dtype, b.dtype) is dtypes.float64 else dtypes.float32
+        if bias.dtype is not sums:
+            bias = cast(bias, dtype=sums)
+        elif not bias.is_contiguous:
+            bias = copy(bias)
     about_bias = None if bias is None else (bias.shape, bias.strides, bias.dtype)
     path = isa.current()
     key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, about_bias, operand_dtype, path.name)
@@ -60,8 +68,10 @@ def _checked_plan(a: Array, b: Array, bias: Array | None, operand: DType | None,
         raise ShapeError("matmul", "shapes do not multiply", got=got, expected=expected)
     batch = shapes.broadcast(a.shape[:-2], b.shape[:-2], where="matmul")
     shape = (*batch, a.shape[-2], b.shape[-1])
-    if bias is not None and bias.shape != shape[-1:]:
-        raise ShapeError("matmul", "the bias does not fit", got=bias.shape, expected=shape[-1:])
+    fitting = (shape[-1:], shape) if len(shape) == 2 else (shape[-1:],)
+    if bias is not None and bias.shape not in fitting:
+        expected = " or ".join(map(str, fitting))
+        raise ShapeError("matmul", "the bias does not fit", got=bias.shape, expected=expected)
     form = _format(a.dtype, b.dtype, operand, path)
     a, b = a.expand((*batch, *a.shape[-2:])), b.expand((*batch, *b.shape[-2:]))
     return gemm_plan.make(a, b, bias, form, dtypes.promote(a.dtype, b.dtype), shape)

@@ -10,7 +10,8 @@ from .host import read, rounded, write
 
 
 def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DType | None = None) -> Array:
-    """y = a @ b + bias.   a: (..., M, K), b: (..., K, N), bias: (N,), batch axes broadcast, any strides.
+    """y = a @ b + bias.   a: (..., M, K), b: (..., K, N), batch axes broadcast, any strides; bias: (N,), or
+    (M, N) where that is the shape of y.
 
     One dtype for all; narrow floats are accumulated in float32. operand_dtype: a and b are rounded to it first
     (bfloat16 for mixed precision), sums and result keep the dtype of `a`.
