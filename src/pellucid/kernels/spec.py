@@ -235,11 +235,25 @@ _row("log_softmax_backward", "reduce", "dy, y", _FLOATS, "accumulate", _each(4, 
 _row("global_norm", "reduce", "parts: arrays", _FLOATS, "accumulate", lambda a: 2 * sum(part.size for part in a.parts))
 _row("clip_scale", "reduce", "norm, *, max_norm: float", (dtypes.float32,), "rounding", lambda a: 1)
 
-_row("matmul", "matmul", "a, b, bias: array?, *, operand_dtype: dtype?", _FLOATS, "accumulate", _products)
+_row(
+    "matmul",
+    "matmul",
+    "a, b, bias: array?, *, operand_dtype: dtype?, result_dtype: dtype?",
+    _FLOATS,
+    "accumulate",
+    _products,
+)
 
-_row("rmsnorm", "norm", "x, weight, *, eps: float", _FLOATS, "accumulate", _each(4, "x"))
+_row("rmsnorm", "norm", "x, weight, *, eps: float, result_dtype: dtype?", _FLOATS, "accumulate", _each(4, "x"))
 _row("rmsnorm_backward", "norm", "dy, x, weight, rstd", _FLOATS, "accumulate", _each(10, "x"))
-_row("layernorm", "norm", "x, weight, bias: array?, *, eps: float", _FLOATS, "accumulate", _each(7, "x"))
+_row(
+    "layernorm",
+    "norm",
+    "x, weight, bias: array?, *, eps: float, result_dtype: dtype?",
+    _FLOATS,
+    "accumulate",
+    _each(7, "x"),
+)
 _row("layernorm_backward", "norm", "dy, x, weight, mean, rstd", _FLOATS, "accumulate", _each(14, "x"))
 
 _row(

@@ -2,7 +2,8 @@
 
 Every layer that draws initial weights takes the generator to draw from; weights are normal with the standard
 deviation given, biases zero, norm weights one. `operand_dtype` is the mixed-precision switch: bfloat16 rounds the
-operands of matrix products while weights, sums and everything else stay float32.
+operands of matrix products, and what is nothing but such an operand is made in it (`result_dtype`), while weights, sums
+and everything else stay float32.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ class Linear(Module):
         bias: bool = True,
         std: float = 0.02,
         operand_dtype: DType | None = None,
+        result_dtype: DType | None = None,
         device: str | Device = "cpu",
     ) -> None:
         self.weight = normal((outputs, inputs), std, generator=generator, device=device)
         self.bias = Parameter(zeros((outputs,), device=device), decay=False) if bias else None
-        self.operand_dtype = operand_dtype
+        self.operand_dtype, self.result_dtype = operand_dtype, result_dtype
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        return linear(x, self.weight, self.bias, residual=residual, operand_dtype=self.operand_dtype)
+        how = {"operand_dtype": self.operand_dtype, "result_dtype": self.result_dtype}
+        return linear(x, self.weight, self.bias, residual=residual, **how)
 
 
 def lay_out_together(layers: Sequence[Linear]) -> None:
@@ -75,24 +78,34 @@ class Embedding(Module):
 class RMSNorm(Module):
     """y = x (mean(x**2) + eps)**-0.5 weight over the last axis   (Zhang & Sennrich 2019)."""
 
-    def __init__(self, width: int, *, eps: float = 1e-5, device: str | Device = "cpu") -> None:
+    def __init__(
+        self, width: int, *, eps: float = 1e-5, result_dtype: DType | None = None, device: str | Device = "cpu"
+    ) -> None:
         self.weight = Parameter(ones((width,), device=device), decay=False)
-        self.eps = eps
+        self.eps, self.result_dtype = eps, result_dtype
 
     def __call__(self, x: Tensor) -> Tensor:
-        return rmsnorm(x, self.weight, eps=self.eps)
+        return rmsnorm(x, self.weight, eps=self.eps, result_dtype=self.result_dtype)
 
 
 class LayerNorm(Module):
     """y = (x - mean) (var + eps)**-0.5 weight + bias over the last axis   (Ba et al. 2016)."""
 
-    def __init__(self, width: int, *, eps: float = 1e-5, bias: bool = True, device: str | Device = "cpu") -> None:
+    def __init__(
+        self,
+        width: int,
+        *,
+        eps: float = 1e-5,
+        bias: bool = True,
+        result_dtype: DType | None = None,
+        device: str | Device = "cpu",
+    ) -> None:
         self.weight = Parameter(ones((width,), device=device), decay=False)
         self.bias = Parameter(zeros((width,), device=device), decay=False) if bias else None
-        self.eps = eps
+        self.eps, self.result_dtype = eps, result_dtype
 
     def __call__(self, x: Tensor) -> Tensor:
-        return layernorm(x, self.weight, self.bias, eps=self.eps)
+        return layernorm(x, self.weight, self.bias, eps=self.eps, result_dtype=self.result_dtype)
 
 
 class Dropout(Module):
@@ -158,7 +171,14 @@ class GELUFeedForward(Module):
         device: str | Device = "cpu",
     ) -> None:
         self.fc_in = Linear(
-            width, hidden, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device
+            width,
+            hidden,
+            generator=generator,
+            bias=bias,
+            std=std,
+            operand_dtype=operand_dtype,
+            result_dtype=operand_dtype,
+            device=device,
         )
         self.fc_out = Linear(
             hidden, width, generator=generator, bias=bias, std=out_std, operand_dtype=operand_dtype, device=device

@@ -8,7 +8,7 @@ from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
 from ..tape import Op, Tensor
-from .common import joined, pair, reshaped
+from .common import joined, narrow, pair, reshaped, total
 
 
 class SwiGLU(Op):
@@ -39,7 +39,8 @@ class GatedLinear(Op):
         k, self.shape, self.operand_dtype, hidden = self.kernels, x.shape, operand_dtype, wg.shape[0]
         rows = reshaped(k, x, (prod(x.shape[:-1]), x.shape[-1]))
         bias = None if bg is None or bu is None else joined(k, [bg, bu])
-        both = k.matmul(rows, joined(k, [wg, wu]).transpose(), bias, operand_dtype=operand_dtype)
+        how = {"operand_dtype": operand_dtype, "result_dtype": narrow(x, operand_dtype)}
+        both = k.matmul(rows, joined(k, [wg, wu]).transpose(), bias, **how)
         self.save(x=rows, both=both, weights=[wg, wu])
         h = k.swiglu(both.slice(1, 0, hidden), both.slice(1, hidden, 2 * hidden))
         return reshaped(k, h, (*x.shape[:-1], hidden))
@@ -49,11 +50,12 @@ class GatedLinear(Op):
         u = k.swiglu_joint_backward(reshaped(k, dy, (self.x.shape[0], hidden)), self.both)
         dx = dw = db = None
         if self.needs("x"):
-            dx = reshaped(k, k.matmul(u, joined(k, self.weights), operand_dtype=dtype), self.shape)
+            dx = k.matmul(u, joined(k, self.weights), operand_dtype=dtype, result_dtype=self.x.dtype)
+            dx = reshaped(k, dx, self.shape)
         if self.needs("wg") or self.needs("wu"):
-            dw = k.matmul(u.transpose(), self.x, operand_dtype=dtype)
+            dw = k.matmul(u.transpose(), self.x, operand_dtype=dtype, result_dtype=self.weights[0].dtype)
         if self.needs("bg") or self.needs("bu"):
-            db = k.sum(u, axes=(0,), keepdims=False)
+            db = total(k, u, self.weights[0].dtype)
         parts = {"g": (0, hidden), "u": (hidden, 2 * hidden)}
         found = {"x": dx}
         for name, (start, stop) in parts.items():
@@ -79,7 +81,8 @@ def gated_linear(
 ) -> Tensor:
     """h = swiglu(x Wg^T + bg, x Wu^T + bu), the first half of a gated feed-forward layer   (Shazeer 2020).
 
-    x: (..., K); weights of gate and up: (F, K) each, biases to match; h: (..., F). operand_dtype as in `matmul`.
+    x: (..., K); weights of gate and up: (F, K) each, biases to match; h: (..., F). operand_dtype as in `matmul`; h
+    has it where it is given.
     """
     wg, wu = weights
     if wg.ndim != 2 or wg.shape != wu.shape or x.ndim == 0 or x.shape[-1] != wg.shape[1]:

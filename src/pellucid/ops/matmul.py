@@ -9,7 +9,7 @@ from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
 from ..tape import Op, Tensor
-from .common import floats, pair, reshaped, unbroadcast
+from .common import floats, pair, reshaped, total, unbroadcast
 
 
 class MatMul(Op):
@@ -38,7 +38,14 @@ class Linear(Op):
     saves = ("x", "weight")
 
     def forward(
-        self, x: Array, weight: Array, bias: Array | None, residual: Array | None, *, operand_dtype: DType | None
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        residual: Array | None,
+        *,
+        operand_dtype: DType | None,
+        result_dtype: DType | None,
     ) -> Array:
         k, self.shape, self.operand_dtype = self.kernels, x.shape, operand_dtype
         rows = reshaped(k, x, (prod(x.shape[:-1]), x.shape[-1]))
@@ -48,7 +55,7 @@ class Linear(Op):
             added = reshaped(k, residual, (rows.shape[0], weight.shape[0]))
             if bias is not None:
                 added = k.add(added, bias)
-        y = k.matmul(rows, weight.transpose(), added, operand_dtype=operand_dtype)
+        y = k.matmul(rows, weight.transpose(), added, operand_dtype=operand_dtype, result_dtype=result_dtype)
         return reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
@@ -56,11 +63,12 @@ class Linear(Op):
         rows = reshaped(k, dy, (prod(dy.shape[:-1]), dy.shape[-1]))
         dx = dweight = dbias = None
         if self.needs("x"):
-            dx = reshaped(k, k.matmul(rows, self.weight, operand_dtype=dtype), self.shape)
+            dx = k.matmul(rows, self.weight, operand_dtype=dtype, result_dtype=self.x.dtype)
+            dx = reshaped(k, dx, self.shape)
         if self.needs("weight"):
-            dweight = k.matmul(rows.transpose(), self.x, operand_dtype=dtype)
+            dweight = k.matmul(rows.transpose(), self.x, operand_dtype=dtype, result_dtype=self.weight.dtype)
         if self.needs("bias"):
-            dbias = k.sum(rows, axes=(0,), keepdims=False)
+            dbias = total(k, rows, self.weight.dtype)
         return {"x": dx, "weight": dweight, "bias": dbias, "residual": dy}
 
 
@@ -96,9 +104,11 @@ def linear(
     *,
     residual: Tensor | None = None,
     operand_dtype: DType | None = None,
+    result_dtype: DType | None = None,
 ) -> Tensor:
     """y = x weight^T + bias + residual.   x: (..., K), weight: (N, K), bias: (N,) or None, residual: as y or None,
-    y: (..., N). See `matmul`."""
+    y: (..., N). operand_dtype as in `matmul`; result_dtype: of y, None for the dtype of x and weight together.
+    """
     if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
         raise ShapeError("linear", "weight does not fit the input", got=f"x {x.shape}, weight {weight.shape}")
     if bias is not None and bias.shape != weight.shape[:1]:
@@ -106,5 +116,6 @@ def linear(
     if residual is not None and residual.shape != (*x.shape[:-1], weight.shape[0]):
         expected = (*x.shape[:-1], weight.shape[0])
         raise ShapeError("linear", "residual does not fit the result", got=residual.shape, expected=expected)
-    x, weight = pair("linear", x, weight)
-    return Linear.apply(x, weight, bias, residual, operand_dtype=operand_dtype)
+    if operand_dtype is None:  # with it the product itself rounds both to one dtype
+        x, weight = pair("linear", x, weight)
+    return Linear.apply(x, weight, bias, residual, operand_dtype=operand_dtype, result_dtype=result_dtype)

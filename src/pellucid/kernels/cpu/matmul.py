@@ -19,16 +19,24 @@ _PLANS = 4096  # remembered
 _plans: dict[object, Plan] = {}
 
 
-def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DType | None = None) -> Array:
+def matmul(
+    a: Array,
+    b: Array,
+    bias: Array | None = None,
+    *,
+    operand_dtype: DType | None = None,
+    result_dtype: DType | None = None,
+) -> Array:
     """y = a @ b + bias.   a: (..., M, K), b: (..., K, N), batch axes broadcast, any strides; bias: (N,), or
     (M, N) where that is the shape of y.
 
     The result has the dtype in which a and b are computed together; narrow floats are accumulated in float32.
     operand_dtype: bfloat16 rounds a and b to it while packing (mixed precision); sums stay float32.
+    result_dtype: rounds the sums to it instead.
 
     Raises:
         ShapeError: axes that do not fit.
-        DTypeError: a dtype that is not a float, or an operand_dtype other than bfloat16.
+        DTypeError: a dtype that is not a float, an operand_dtype other than bfloat16, float64 sums rounded to less.
     """
     if bias is not None and bias.rank == 2:  # it is read as the sums are: in place, if it is laid out like them
         sums = dtypes.float64 if dtypes.promote(a.dtype, b.dtype) is dtypes.float64 else dtypes.float32
@@ -38,12 +46,12 @@ def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DTyp
             bias = copy(bias)
     about_bias = None if bias is None else (bias.shape, bias.strides, bias.dtype)
     path = isa.current()
-    key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, about_bias, operand_dtype, path.name)
+    key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, about_bias, operand_dtype, result_dtype, path.name)
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) >= _PLANS:
             _plans.clear()
-        plan = _plans[key] = _checked_plan(a, b, bias, operand_dtype, path)
+        plan = _plans[key] = _checked_plan(a, b, bias, operand_dtype, result_dtype, path)
     return _run(plan, a, b, bias)
 
 
@@ -62,7 +70,9 @@ def _run(plan: Plan, a: Array, b: Array, bias: Array | None) -> Array:
     return y
 
 
-def _checked_plan(a: Array, b: Array, bias: Array | None, operand: DType | None, path: isa.Isa) -> Plan:
+def _checked_plan(
+    a: Array, b: Array, bias: Array | None, operand: DType | None, result: DType | None, path: isa.Isa
+) -> Plan:
     if a.rank < 2 or b.rank < 2 or a.shape[-1] != b.shape[-2]:
         got, expected = f"{a.shape} @ {b.shape}", "(..., M, K) @ (..., K, N)"
         raise ShapeError("matmul", "shapes do not multiply", got=got, expected=expected)
@@ -73,8 +83,12 @@ def _checked_plan(a: Array, b: Array, bias: Array | None, operand: DType | None,
         expected = " or ".join(map(str, fitting))
         raise ShapeError("matmul", "the bias does not fit", got=bias.shape, expected=expected)
     form = _format(a.dtype, b.dtype, operand, path)
+    dtype = dtypes.promote(a.dtype, b.dtype) if result is None else result
+    if not dtype.is_float or (dtype is dtypes.float64) != (form.accumulator == "double"):
+        expected = "float64" if form.accumulator == "double" else "float32, bfloat16 or float16"
+        raise DTypeError("matmul", "sums can't be rounded to this", got=dtype.name, expected=expected)
     a, b = a.expand((*batch, *a.shape[-2:])), b.expand((*batch, *b.shape[-2:]))
-    return gemm_plan.make(a, b, bias, form, dtypes.promote(a.dtype, b.dtype), shape)
+    return gemm_plan.make(a, b, bias, form, dtype, shape)
 
 
 def _format(a: DType, b: DType, operand: DType | None, path: isa.Isa) -> Format:
