@@ -28,6 +28,20 @@ def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DTyp
         ShapeError: axes that do not fit.
         DTypeError: a dtype that is not a float, or an operand_dtype other than bfloat16.
     """
+    plan = _plan(a, b, bias, operand_dtype)
+    return _run(plan, a, b, bias, a.buffer.device.empty(plan.shape, plan.dtype))
+
+
+def matmul_into(y: Array, a: Array, b: Array, *, operand_dtype: DType | None = None) -> None:
+    """y = a @ b in memory that is there: contiguous, of the shape and dtype `matmul` would give."""
+    plan = _plan(a, b, None, operand_dtype)
+    assert (y.shape, y.dtype) == (plan.shape, plan.dtype)
+    assert y.is_contiguous
+    _run(plan, a, b, None, y)
+
+
+def _plan(a: Array, b: Array, bias: Array | None, operand_dtype: DType | None) -> Plan:
+    """The plan of a product, remembered."""
     about_bias = None if bias is None else (bias.shape, bias.strides, bias.dtype)
     path = isa.current()
     key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, about_bias, operand_dtype, path.name)
@@ -36,13 +50,11 @@ def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DTyp
         if len(_plans) >= _PLANS:
             _plans.clear()
         plan = _plans[key] = _checked_plan(a, b, bias, operand_dtype, path)
-    return _run(plan, a, b, bias)
+    return plan
 
 
-def _run(plan: Plan, a: Array, b: Array, bias: Array | None) -> Array:
-    device = a.buffer.device
-    y = device.empty(plan.shape, plan.dtype)
-    scratch = device.allocate(plan.scratch_bytes)
+def _run(plan: Plan, a: Array, b: Array, bias: Array | None, y: Array) -> Array:
+    scratch = a.buffer.device.allocate(plan.scratch_bytes)
     starts = {"a": a.address, "b": b.address, "y": y.address, "scratch": scratch.address}
     if bias is not None:
         starts["bias"] = bias.address
