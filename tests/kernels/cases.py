@@ -287,19 +287,19 @@ def _expert_gates_backward(d: Data, s: Shape) -> Call:
     return [d.normal(s[0], s[2]), d.rows(s[0], s[2]), _chosen(d, s)], {"experts": s[1]}
 
 
-@case("router_losses", shapes=TOKENS)
-def _router_losses(d: Data, s: Shape) -> Call:
+@case("router_statistics", shapes=TOKENS)
+def _router_statistics(d: Data, s: Shape) -> Call:
     return [d.normal(s[0], s[1]), _chosen(d, s)], {}
 
 
-@case("router_losses", "nobody", shapes=((5, 3, 2),))
-def _router_losses_of_nobody(d: Data, s: Shape) -> Call:
+@case("router_statistics", "nobody", shapes=((5, 3, 2),))
+def _router_statistics_of_nobody(d: Data, s: Shape) -> Call:
     return [d.normal(s[0], s[1]), _chosen(d, s, some=0)], {}
 
 
-@case("router_losses_backward", shapes=TOKENS)
-def _router_losses_backward(d: Data, s: Shape) -> Call:
-    return [d.normal(2), d.normal(s[0], s[1]), _chosen(d, s), d.rows(s[1])], {}
+@case("router_statistics_backward", shapes=TOKENS)
+def _router_statistics_backward(d: Data, s: Shape) -> Call:
+    return [d.normal(2 + s[1]), d.normal(s[0], s[1]), _chosen(d, s), d.rows(2 + s[1])], {}
 
 
 @case("group_by_expert", shapes=TOKENS, layouts=("plain", "gaps"))

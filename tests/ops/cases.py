@@ -411,4 +411,76 @@ def _mean_loss(z: Host, targets: Host) -> Host:
     return np.mean(lse - z[np.arange(len(z)), targets])
 
 
-CASES = (*_unary(), *_binary(), *_reductions(), *_shapes(), *_products(), *_fused())
+def _experts() -> list[Case]:
+    def mixture(x: Tensor, logits: Tensor, chosen: Tensor, *weights: Tensor, **how: Any) -> Tensor:
+        """Weights stand expert by expert: gate, up, down."""
+        experts = list(zip(weights[::3], weights[1::3], weights[2::3], strict=True))
+        return ops.mixture_of_experts(x, ops.expert_gates(logits, chosen), chosen, experts, **how)
+
+    def weights(experts: int, width: int, hidden: int) -> list[Host]:
+        shapes = ((hidden, width), (hidden, width), (width, hidden))
+        return [normal(*s, seed=3 * e + i) for e in range(experts) for i, s in enumerate(shapes)]
+
+    logits = normal(5, 3)
+    few = np.array([[2, 0], [0, 2], [3, 3], [0, 2], [2, 0]])  # nobody goes to expert 1, and one token nowhere
+    every = np.argsort(-normal(4, 3), axis=1)
+    alone = np.zeros((4, 1), np.int64)
+    nobody = np.full((2, 1), 3)
+    return [
+        Case("expert_gates", ops.expert_gates, (logits, few), _gates),
+        Case("expert_gates of every expert", ops.expert_gates, (normal(4, 3), every), _gates),
+        Case("router_statistics", ops.router_statistics, (logits, few), _statistics),
+        Case("router_statistics of every expert", ops.router_statistics, (normal(4, 3), every), _statistics),
+        Case("router_statistics of nobody", ops.router_statistics, (normal(2, 3), nobody)),
+        Case("mixture_of_experts", mixture, (normal(5, 4), logits, few, *weights(3, 4, 2)), _mixture),
+        Case(
+            "mixture_of_experts all of them", mixture, (normal(4, 3), normal(4, 3), every, *weights(3, 3, 4)), _mixture
+        ),
+        Case("mixture_of_experts one", mixture, (normal(4, 2), normal(4, 1), alone, *weights(1, 2, 3)), _mixture),
+        Case(
+            "mixture_of_experts for nobody", mixture, (normal(2, 2), normal(2, 3), nobody, *weights(3, 2, 2)), _mixture
+        ),
+        Case(
+            "mixture_of_experts of no tokens",
+            mixture,
+            (normal(0, 2), normal(0, 3), np.zeros((0, 1), np.int64), *weights(3, 2, 2)),
+        ),
+        Case(
+            "mixture_of_experts bf16",
+            lambda *a: mixture(*a, operand_dtype=dtypes.bfloat16),
+            (normal(5, 4), logits, few, *weights(3, 4, 2)),
+            smooth=False,
+        ),
+    ]
+
+
+def _gates(logits: Host, chosen: Host) -> Host:
+    """Token by token, expert by expert, as are the two below."""
+    gates = np.zeros(chosen.shape)
+    for n, some in enumerate(chosen):
+        total = sum(np.exp(logits[n, e]) for e in some if e < logits.shape[1])
+        for j, e in enumerate(some):
+            gates[n, j] = np.exp(logits[n, e]) / total if e < logits.shape[1] else 0.0
+    return gates
+
+
+def _statistics(logits: Host, chosen: Host) -> Host:
+    experts, tokens = logits.shape[1], [n for n, some in enumerate(chosen) if some[0] < logits.shape[1]]
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    f = [sum(int(e in chosen[n]) for n in tokens) / (len(tokens) * chosen.shape[1]) for e in range(experts)]
+    balance = experts * sum(f[e] * np.mean([p[n, e] for n in tokens]) for e in range(experts))
+    return np.array([balance, np.mean([np.log(np.exp(logits[n]).sum()) ** 2 for n in tokens]), *f])
+
+
+def _mixture(x: Host, logits: Host, chosen: Host, *weights: Host) -> Host:
+    y, gates = np.zeros_like(x), _gates(logits, chosen)
+    for n, some in enumerate(chosen):
+        for j, e in enumerate(some):
+            if e < len(weights) // 3:
+                gate, up, down = weights[3 * e : 3 * e + 3]
+                g = gate @ x[n]
+                y[n] += gates[n, j] * (down @ (g / (1 + np.exp(-g)) * (up @ x[n])))
+    return y
+
+
+CASES = (*_unary(), *_binary(), *_reductions(), *_shapes(), *_products(), *_fused(), *_experts())

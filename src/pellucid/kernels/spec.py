@@ -280,8 +280,10 @@ _row("expert_gates", "experts", "logits, chosen", _WIDE, "transcendental", _each
 _row(
     "expert_gates_backward", "experts", "dgates, gates, chosen, *, experts: int", _WIDE, "accumulate", _each(4, "gates")
 )
-_row("router_losses", "experts", "logits, chosen", _WIDE, "accumulate", _each(8, "logits"))
-_row("router_losses_backward", "experts", "dlosses, logits, chosen, load", _WIDE, "accumulate", _each(12, "logits"))
+_row("router_statistics", "experts", "logits, chosen", _WIDE, "accumulate", _each(8, "logits"))
+_row(
+    "router_statistics_backward", "experts", "dy, logits, chosen, statistics", _WIDE, "accumulate", _each(12, "logits")
+)
 _row("group_by_expert", "experts", "chosen, *, experts: int", (dtypes.int64,), "exact")
 _row("gather_rows", "experts", "x, source, *, share: int", _WIDE, "exact")
 _row("sum_rows", "experts", "x, place", _WIDE, "rounding", lambda a: a.place.size * a.x.shape[1])

@@ -58,8 +58,8 @@ from .router import (
     expert_gates,
     expert_gates_backward,
     group_by_expert,
-    router_losses,
-    router_losses_backward,
+    router_statistics,
+    router_statistics_backward,
     top_experts,
 )
 from .softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
@@ -124,8 +124,8 @@ __all__ = [
     "rmsnorm",
     "rmsnorm_backward",
     "rope",
-    "router_losses",
-    "router_losses_backward",
+    "router_statistics",
+    "router_statistics_backward",
     "scaled_swiglu",
     "scaled_swiglu_backward",
     "sgd_",

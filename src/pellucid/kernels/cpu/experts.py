@@ -111,7 +111,7 @@ def scaled_swiglu(x: Array, scale: Array) -> Array:
 
 
 def scaled_swiglu_backward(dy: Array, x: Array, scale: Array) -> tuple[Array, Array, Array]:
-    """s = sigmoid(gate):  dgate = scale dy up s (1 + gate (1 - s)),  dup = scale dy gate s,  dscale = sum(dy y) / scale.
+    """dgate = scale dy up s (1 + gate (1 - s)),  dup = scale dy gate s,  dscale = sum(dy gate s up); s = sigmoid(gate).
     Returns y, which is cheaper made again than kept, dx: (R, 2 H), dscale: (R, 1)."""
     dy, x, scale = contiguous(dy), contiguous(x), contiguous(scale)
     rows, n = dy.shape

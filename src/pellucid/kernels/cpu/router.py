@@ -17,7 +17,7 @@ from .formats import load, store
 from .functions import exp_flushed, inlined, like
 from .launch import kernel
 from .memory import contiguous
-from .rows import accumulator, fold, largest, row_blocks, row_grain
+from .rows import fold, largest, row_blocks, row_grain
 from .softmax import sum_exp
 
 
@@ -104,21 +104,21 @@ def _sums(lo, hi, logits, chosen, parts, rows, length, n, active):
 
 
 @kernel
-def _losses(lo, hi, sums, losses, load_, n, active):
-    """One item: losses and shares from the sums."""
+def _statistics(lo, hi, sums, y, n, active):
+    """One item: the statistics from the sums."""
     for _ in range(lo, hi):
         count = max(load(sums, 2 * n + 1), like(1, load(sums, 0)))
         balance = like(0, count)
         for e in range(n):
             share = load(sums, n + e) / (count * like(active, count))
-            store(load_, e, share)
+            store(y, 2 + e, share)
             balance += share * load(sums, e)
-        store(losses, 0, balance * like(n, count) / count)
-        store(losses, 1, load(sums, 2 * n) / count)
+        store(y, 0, balance * like(n, count) / count)
+        store(y, 1, load(sums, 2 * n) / count)
 
 
 @kernel
-def _losses_backward(lo, hi, dlosses, logits, chosen, load_, dlogits, count, n, active):
+def _statistics_backward(lo, hi, dy, logits, chosen, statistics, count, dlogits, n, active):
     for row in range(lo, hi):
         i = row * n
         if load(chosen, row * active) >= n:
@@ -127,13 +127,13 @@ def _losses_backward(lo, hi, dlosses, logits, chosen, load_, dlogits, count, n, 
             continue
         rest = _log_sum(logits, i, n)
         tokens = like(load(count, 0), rest)
-        a, b = load(dlosses, 0) * like(n, rest) / tokens, load(dlosses, 1) * like(2, rest) / tokens
+        a, b = load(dy, 0) * like(n, rest) / tokens, load(dy, 1) * like(2, rest) / tokens
         mean = like(0, rest)
         for e in range(n):
-            mean += load(load_, e) * exp_flushed(load(logits, i + e) - rest)
+            mean += load(statistics, 2 + e) * exp_flushed(load(logits, i + e) - rest)
         for e in range(n):
             p = exp_flushed(load(logits, i + e) - rest)
-            store(dlogits, i + e, p * (a * (load(load_, e) - mean) + b * rest))
+            store(dlogits, i + e, p * (a * (load(statistics, 2 + e) - mean) + b * rest))
 
 
 @kernel
@@ -205,32 +205,34 @@ def expert_gates_backward(dgates: Array, gates: Array, chosen: Array, *, experts
     return dlogits
 
 
-def router_losses(logits: Array, chosen: Array) -> tuple[Array, Array]:
-    """balance = E sum_e f_e P_e   (Fedus et al. 2021, eq. 4; 1 where all are equal) and z = mean (ln sum e**logits)**2
-    (Zoph et al. 2022, eq. 5): f_e the share of assignments that went to expert e, P_e its mean probability, means over
-    tokens that went somewhere. Returns losses: (2,), f: (E,); all 0 where no token did."""
+def router_statistics(logits: Array, chosen: Array) -> Array:
+    """Losses that keep a router healthy, over the n tokens that went somewhere; statistics: (2 + E,) =
+
+        balance = E sum_e f_e P_e    (Fedus et al. 2021, eq. 4; 1 where all are equal),
+        z = mean (ln sum e**logits)**2    (Zoph et al. 2022, eq. 5),
+        f_0, f_1, ...: the share of assignments that went to each expert; P_e is its mean probability.
+
+    All 0 where no token went anywhere.
+    """
     logits, chosen = contiguous(logits), contiguous(chosen)
-    (rows, n), active, kind = logits.shape, chosen.shape[1], accumulator(logits.dtype)
-    device = logits.device
+    (rows, n), active = logits.shape, chosen.shape[1]
     blocks, length = row_blocks(rows)
-    parts = device.empty((blocks, 2 * n + 2), kind)
+    parts, sums, y = (logits.device.empty(s, logits.dtype) for s in ((blocks, 2 * n + 2), (2 * n + 2,), (2 + n,)))
     _sums(blocks, 1, pointer(logits), pointer(chosen), pointer(parts), rows, length, n, active)
-    sums = fold(parts, device.empty((2 * n + 2,), kind))
-    losses, load_ = device.empty((2,), kind), device.empty((n,), kind)
-    _losses(1, 1, pointer(sums), pointer(losses), pointer(load_), n, active)
-    return losses, load_
+    _statistics(1, 1, pointer(fold(parts, sums)), pointer(y), n, active)
+    return y
 
 
-def router_losses_backward(dlosses: Array, logits: Array, chosen: Array, load: Array) -> Array:
-    """dlogits = p (a (f - sum_i f_i p_i) + b ln sum e**logits),  a = dbalance E / n, b = 2 dz / n, n the tokens that
-    went somewhere; 0 for the others.   f, which counts, is held constant."""
-    dlosses, logits, chosen, load = (contiguous(a) for a in (dlosses, logits, chosen, load))
+def router_statistics_backward(dy: Array, logits: Array, chosen: Array, statistics: Array) -> Array:
+    """dlogits = p (a (f - sum_i f_i p_i) + b ln sum e**logits),  a = E dy_0 / n, b = 2 dy_1 / n; 0 for tokens that went
+    nowhere. f counts, so it is constant.   dy, statistics: (2 + E,)"""
+    dy, logits, chosen, statistics = (contiguous(a) for a in (dy, logits, chosen, statistics))
     (rows, n), active = logits.shape, chosen.shape[1]
     count = logits.device.empty((1,), dtypes.int64)
     _count(1, 1, pointer(chosen), pointer(count), rows, n, active)
     dlogits = logits.device.empty(logits.shape, logits.dtype)
-    arrays = [pointer(a) for a in (dlosses, logits, chosen, load, dlogits, count)]
-    _losses_backward(rows, row_grain(n, cost=8), *arrays, n, active)
+    arrays = [pointer(a) for a in (dy, logits, chosen, statistics, count, dlogits)]
+    _statistics_backward(rows, row_grain(n, cost=8), *arrays, n, active)
     return dlogits
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ...base.dtypes import DType, int64
 from ...device import Array
 from ..indices import check_indices
-from .host import Host, compute_dtype, read, write
+from .host import Host, read, write
 from .matmul import _operand
 
 
@@ -46,33 +46,35 @@ def expert_gates_backward(dgates: Array, gates: Array, chosen: Array, *, experts
     return write(gates, wide[:, :experts])
 
 
-def router_losses(logits: Array, chosen: Array) -> tuple[Array, Array]:
-    """balance = E sum_e f_e P_e   (Fedus et al. 2021, eq. 4; 1 where all are equal) and z = mean (ln sum e**logits)**2
-    (Zoph et al. 2022, eq. 5): f_e the share of assignments that went to expert e, P_e its mean probability, means over
-    tokens that went somewhere. Returns losses: (2,), f: (E,); all 0 where no token did."""
+def router_statistics(logits: Array, chosen: Array) -> Array:
+    """Losses that keep a router healthy, over the n tokens that went somewhere; statistics: (2 + E,) =
+
+        balance = E sum_e f_e P_e    (Fedus et al. 2021, eq. 4; 1 where all are equal),
+        z = mean (ln sum e**logits)**2    (Zoph et al. 2022, eq. 5),
+        f_0, f_1, ...: the share of assignments that went to each expert; P_e is its mean probability.
+
+    All 0 where no token went anywhere.
+    """
     index, experts = read(chosen), logits.shape[1]
-    went = index[:, 0] < experts if index.shape[1] else np.zeros(len(index), bool)
-    z = read(logits)[went]
-    load = np.bincount(index[went].reshape(-1), minlength=experts) / max(index[went].size, 1)
+    went = index[:, 0] < experts
+    z, count = read(logits)[went], max(int(went.sum()), 1)
+    load = np.bincount(index[went].reshape(-1), minlength=experts) / (count * index.shape[1])
     with np.errstate(all="ignore"):
         p, lse = _softmax(z)
-        count = max(len(z), 1)
         losses = [experts * np.sum(load * p.sum(axis=0)) / count, np.sum(lse**2) / count]
-    kind = compute_dtype(logits)
-    return write(logits, losses, kind), write(logits, load, kind)
+    return write(logits, np.concatenate([losses, load]))
 
 
-def router_losses_backward(dlosses: Array, logits: Array, chosen: Array, load: Array) -> Array:
-    """dlogits = p (a (f - sum_i f_i p_i) + b ln sum e**logits),  a = dbalance E / n, b = 2 dz / n, n the tokens that
-    went somewhere; 0 for the others.   f, which counts, is held constant."""
+def router_statistics_backward(dy: Array, logits: Array, chosen: Array, statistics: Array) -> Array:
+    """dlogits = p (a (f - sum_i f_i p_i) + b ln sum e**logits),  a = E dy_0 / n, b = 2 dy_1 / n; 0 for tokens that went
+    nowhere. f counts, so it is constant.   dy, statistics: (2 + E,)"""
     index, experts = read(chosen), logits.shape[1]
     went = index[:, :1] < experts
-    z, f = read(logits), read(load)
+    z, f, g = read(logits), read(statistics)[2:], read(dy)
     count = max(int(went.sum()), 1)
-    a, b = read(dlosses) * np.array([experts / count, 2 / count])
     with np.errstate(all="ignore"):
         p, lse = _softmax(z)
-        dlogits = p * (a * (f - (p * f).sum(axis=1, keepdims=True)) + b * lse)
+        dlogits = p * (g[0] * experts / count * (f - (p * f).sum(axis=1, keepdims=True)) + g[1] * 2 / count * lse)
     return write(logits, np.where(went, dlogits, 0))
 
 
@@ -113,7 +115,7 @@ def scaled_swiglu(x: Array, scale: Array) -> Array:
 
 
 def scaled_swiglu_backward(dy: Array, x: Array, scale: Array) -> tuple[Array, Array, Array]:
-    """s = sigmoid(gate):  dgate = scale dy up s (1 + gate (1 - s)),  dup = scale dy gate s,  dscale = sum(dy y) / scale.
+    """dgate = scale dy up s (1 + gate (1 - s)),  dup = scale dy gate s,  dscale = sum(dy gate s up); s = sigmoid(gate).
     Returns y, which is cheaper made again than kept, dx: (R, 2 H), dscale: (R, 1)."""
     (gate, up), g, c = np.split(read(x), 2, axis=1), read(dy), read(scale)
     with np.errstate(all="ignore"):
