@@ -22,6 +22,8 @@ from pellucid.base.rng import Generator
 from pellucid.device import Array, Device
 from pellucid.tape import Tensor
 
+from . import experts_numpy
+
 Host = np.ndarray[Any, Any]
 ARRANGEMENTS = ("plain", "views", "stretched")
 
@@ -427,18 +429,31 @@ def _experts() -> list[Case]:
     alone = np.zeros((4, 1), np.int64)
     nobody = np.full((2, 1), 3)
     return [
-        Case("expert_gates", ops.expert_gates, (logits, few), _gates),
-        Case("expert_gates of every expert", ops.expert_gates, (normal(4, 3), every), _gates),
-        Case("router_statistics", ops.router_statistics, (logits, few), _statistics),
-        Case("router_statistics of every expert", ops.router_statistics, (normal(4, 3), every), _statistics),
-        Case("router_statistics of nobody", ops.router_statistics, (normal(2, 3), nobody)),
-        Case("mixture_of_experts", mixture, (normal(5, 4), logits, few, *weights(3, 4, 2)), _mixture),
+        Case("expert_gates", ops.expert_gates, (logits, few), experts_numpy.gates),
+        Case("expert_gates of every expert", ops.expert_gates, (normal(4, 3), every), experts_numpy.gates),
+        Case("router_statistics", ops.router_statistics, (logits, few), experts_numpy.statistics),
         Case(
-            "mixture_of_experts all of them", mixture, (normal(4, 3), normal(4, 3), every, *weights(3, 3, 4)), _mixture
+            "router_statistics of every expert", ops.router_statistics, (normal(4, 3), every), experts_numpy.statistics
         ),
-        Case("mixture_of_experts one", mixture, (normal(4, 2), normal(4, 1), alone, *weights(1, 2, 3)), _mixture),
+        Case("router_statistics of nobody", ops.router_statistics, (normal(2, 3), nobody), lambda z, c: np.zeros(5)),
+        Case("mixture_of_experts", mixture, (normal(5, 4), logits, few, *weights(3, 4, 2)), experts_numpy.mixture),
         Case(
-            "mixture_of_experts for nobody", mixture, (normal(2, 2), normal(2, 3), nobody, *weights(3, 2, 2)), _mixture
+            "mixture_of_experts all of them",
+            mixture,
+            (normal(4, 3), normal(4, 3), every, *weights(3, 3, 4)),
+            experts_numpy.mixture,
+        ),
+        Case(
+            "mixture_of_experts one",
+            mixture,
+            (normal(4, 2), normal(4, 1), alone, *weights(1, 2, 3)),
+            experts_numpy.mixture,
+        ),
+        Case(
+            "mixture_of_experts for nobody",
+            mixture,
+            (normal(2, 2), normal(2, 3), nobody, *weights(3, 2, 2)),
+            experts_numpy.mixture,
         ),
         Case(
             "mixture_of_experts of no tokens",
@@ -452,35 +467,6 @@ def _experts() -> list[Case]:
             smooth=False,
         ),
     ]
-
-
-def _gates(logits: Host, chosen: Host) -> Host:
-    """Token by token, expert by expert, as are the two below."""
-    gates = np.zeros(chosen.shape)
-    for n, some in enumerate(chosen):
-        total = sum(np.exp(logits[n, e]) for e in some if e < logits.shape[1])
-        for j, e in enumerate(some):
-            gates[n, j] = np.exp(logits[n, e]) / total if e < logits.shape[1] else 0.0
-    return gates
-
-
-def _statistics(logits: Host, chosen: Host) -> Host:
-    experts, tokens = logits.shape[1], [n for n, some in enumerate(chosen) if some[0] < logits.shape[1]]
-    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    f = [sum(int(e in chosen[n]) for n in tokens) / (len(tokens) * chosen.shape[1]) for e in range(experts)]
-    balance = experts * sum(f[e] * np.mean([p[n, e] for n in tokens]) for e in range(experts))
-    return np.array([balance, np.mean([np.log(np.exp(logits[n]).sum()) ** 2 for n in tokens]), *f])
-
-
-def _mixture(x: Host, logits: Host, chosen: Host, *weights: Host) -> Host:
-    y, gates = np.zeros_like(x), _gates(logits, chosen)
-    for n, some in enumerate(chosen):
-        for j, e in enumerate(some):
-            if e < len(weights) // 3:
-                gate, up, down = weights[3 * e : 3 * e + 3]
-                g = gate @ x[n]
-                y[n] += gates[n, j] * (down @ (g / (1 + np.exp(-g)) * (up @ x[n])))
-    return y
 
 
 CASES = (*_unary(), *_binary(), *_reductions(), *_shapes(), *_products(), *_fused(), *_experts())

@@ -41,7 +41,7 @@ class RoutingReport:
         balance, z = found[:, 0], found[:, 1]
         return cls(
             config.expert_layers,
-            tuple(tuple(row) for row in found[:, 2:].tolist()),
+            _shares(found[:, 2:]),
             float(balance.mean()),
             float(z.mean()),
             weight * float(config.aux_weight * balance.sum() + config.z_weight * z.sum()),
@@ -55,11 +55,15 @@ class RoutingReport:
         load = np.tensordot(share, np.array([r.load for r in reports]), 1)
         return cls(
             reports[0].layers,
-            tuple(tuple(row) for row in load.tolist()),
+            _shares(load),
             float(share @ [r.balance_loss for r in reports]),
             float(share @ [r.z_loss for r in reports]),
             sum(r.penalty for r in reports),
         )
+
+
+def _shares(load: np.ndarray[Any, Any]) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(float(f) for f in row) for row in load)
 
 
 def penalty(statistics: Sequence[Tensor], config: TransformerConfig, weight: float) -> Tensor | None:
