@@ -336,10 +336,17 @@ def _bounds(d: Data, rows: int) -> Any:
 for _operand in (None, dtypes.bfloat16):
     _more = {"shapes": ((1, 1, 1), (63, 33, 100), (200, 7, 3), (0, 5, 4)), "tolerance": "mixed" if _operand else None}
 
-    @case("grouped_matmul", _operand.name if _operand else "", **_more)
-    def _grouped_matmul(d: Data, s: Shape, operand: DType | None = _operand) -> Call:
-        rows, k, m = s
-        return [d.normal(rows, k), [d.normal(k, m) for _ in range(5)], _bounds(d, rows)], {"operand_dtype": operand}
+    for _transposed in (False, True):
+        _label = ("-transposed" if _transposed else "") + (f"-{_operand.name}" if _operand else "")
+
+        @case("grouped_matmul", _label[1:], **_more)
+        def _grouped_matmul(
+            d: Data, s: Shape, operand: DType | None = _operand, transposed: bool = _transposed
+        ) -> Call:
+            rows, k, m = s
+            weights = [d.normal(*((m, k) if transposed else (k, m))) for _ in range(5)]
+            options = {"transposed": transposed, "operand_dtype": operand}
+            return [d.normal(rows, k), weights, _bounds(d, rows)], options
 
     @case("grouped_outer", _operand.name if _operand else "", **_more)
     def _grouped_outer(d: Data, s: Shape, operand: DType | None = _operand) -> Call:

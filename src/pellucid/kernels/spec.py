@@ -159,11 +159,6 @@ def _products(a: Any) -> int:
     return 2 * batch * left[-2] * left[-1] * right[-1]
 
 
-def _grouped(a: Any) -> int:
-    """2 K M for every row, as if all belonged to somebody: how many do is known on the device alone."""
-    return 2 * a.x.size * a.weights[0].shape[1]
-
-
 def _pairs(a: Any) -> int:
     """(query, key) pairs that are computed, times batch, heads and head size."""
     (b, rows, heads, width), keys = a.q.shape, a.k.shape[1]
@@ -289,7 +284,14 @@ _row("gather_rows", "experts", "x, source, *, share: int", _WIDE, "exact")
 _row("sum_rows", "experts", "x, place", _WIDE, "rounding", lambda a: a.place.size * a.x.shape[1])
 _row("scaled_swiglu", "experts", "x, scale", _WIDE, "transcendental", _each(3, "x"))
 _row("scaled_swiglu_backward", "experts", "dy, x, scale", _WIDE, "accumulate", _each(14, "dy"))
-_row("grouped_matmul", "experts", "x, weights: arrays, bounds, *, operand_dtype: dtype?", _WIDE, "accumulate", _grouped)
+_row(
+    "grouped_matmul",
+    "experts",
+    "x, weights: arrays, bounds, *, transposed: bool, operand_dtype: dtype?",
+    _WIDE,
+    "accumulate",
+    lambda a: 2 * a.x.size * a.weights[0].shape[0 if a.transposed else 1],  # as if every row belonged to somebody
+)
 _row(
     "grouped_outer",
     "experts",

@@ -9,6 +9,7 @@ Tokens that do not count (padding) go to no expert, which the choice says by nam
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..base import dtypes
 from ..base.dtypes import DType
@@ -74,24 +75,25 @@ class MixtureOfExperts(Op):
         source, place, bounds = k.group_by_expert(chosen, experts=len(down))
         scale = k.gather_rows(reshaped(k, gates, (gates.size, 1)), source, share=1)
         rows = k.gather_rows(x, source, share=self.active)
-        hidden = k.grouped_matmul(rows, [w.transpose() for w in into], bounds, operand_dtype=operand_dtype)
+        hidden = k.grouped_matmul(rows, into, bounds, transposed=True, operand_dtype=operand_dtype)
         inner = k.scaled_swiglu(hidden, scale)
-        y = k.grouped_matmul(inner, [w.transpose() for w in down], bounds, operand_dtype=operand_dtype)
+        y = k.grouped_matmul(inner, down, bounds, transposed=True, operand_dtype=operand_dtype)
         self.save(x=x, hidden=hidden, scale=scale, source=source, place=place, bounds=bounds, into=into, down=down)
         return k.sum_rows(y, place)
 
     def backward(self, dy: Array) -> dict[str, list[Array | None]]:
         k, bounds = self.kernels, self.bounds
-        how = {"operand_dtype": self.operand_dtype}
+        how: dict[str, Any] = {"operand_dtype": self.operand_dtype}
         needs = [x is not None and x.requires_grad for x in self.inputs]
         found: list[Array | None] = [None] * len(needs)
         do = k.gather_rows(dy, self.source, share=self.active)
-        t = k.grouped_matmul(do, self.down, bounds, **how)
+        t = k.grouped_matmul(do, self.down, bounds, transposed=False, **how)
         inner, dhidden, dscale = k.scaled_swiglu_backward(t, self.hidden, self.scale)
         if any(needs[5::3]):
             found[5::3] = _each(k.grouped_outer(do, inner, bounds, **how))
         if needs[0]:
-            found[0] = k.sum_rows(k.grouped_matmul(dhidden, self.into, bounds, **how), self.place)
+            dx = k.grouped_matmul(dhidden, self.into, bounds, transposed=False, **how)
+            found[0] = k.sum_rows(dx, self.place)
         if needs[1]:
             place = reshaped(k, self.place, (self.place.size,))
             found[1] = reshaped(k, k.gather_rows(dscale, place, share=1), self.place.shape)
@@ -167,13 +169,14 @@ def mixture_of_experts(
     if x.ndim != 2 or gates.shape != chosen.shape or chosen.ndim != 2 or chosen.shape[0] != x.shape[0]:
         got = f"x {x.shape}, gates {gates.shape}, chosen {chosen.shape}"
         raise ShapeError(where, "tokens, gates and choice do not fit", got=got, expected="(N, D), (N, k), (N, k)")
-    width, hidden = x.shape[1], experts[0][0].shape[0]
-    for i, expert in enumerate(experts):
-        if tuple(w.shape for w in expert) != ((hidden, width), (hidden, width), (width, hidden)):
-            got, wanted = ", ".join(str(w.shape) for w in expert), f"{(hidden, width)} twice and {(width, hidden)}"
-            raise ShapeError(where, f"weights of expert {i} do not fit", got=got, expected=wanted)
-    wide = _wide(x.dtype)
-    weights = [cast(w, wide) for expert in experts for w in expert]
+    wide, width, hidden = _wide(x.dtype), x.shape[1], experts[0][0].shape[0]
+    into, back = (hidden, width), (width, hidden)
+    weights: list[Tensor] = []
+    for i, (gate, up, down) in enumerate(experts):
+        if gate.shape != into or up.shape != into or down.shape != back:
+            got = f"{gate.shape}, {up.shape}, {down.shape}"
+            raise ShapeError(where, f"weights of expert {i} do not fit", got=got, expected=f"{into} twice and {back}")
+        weights += (cast(gate, wide), cast(up, wide), cast(down, wide))
     y = MixtureOfExperts.apply(
         cast(x, wide), cast(gates, wide), cast(chosen, dtypes.int64), *weights, operand_dtype=operand_dtype
     )

@@ -122,15 +122,18 @@ def scaled_swiglu_backward(dy: Array, x: Array, scale: Array) -> tuple[Array, Ar
     return y, dx, dscale
 
 
-def grouped_matmul(x: Array, weights: list[Array], bounds: Array, *, operand_dtype: DType | None) -> Array:
-    """y[r] = x[r] @ weights[e] for the rows r of expert e, 0 for those of nobody.   x: (R, K), weights: E of (K, M), y:
-    (R, M). operand_dtype as in `matmul`."""
-    y = x.device.empty((x.shape[0], weights[0].shape[1]), x.dtype)
+def grouped_matmul(
+    x: Array, weights: list[Array], bounds: Array, *, transposed: bool, operand_dtype: DType | None
+) -> Array:
+    """y[r] = x[r] @ weights[e] for the rows r of expert e, or weights[e]^T where `transposed`; 0 for rows of nobody.
+    x: (R, K), weights: E of (K, M), (M, K) where transposed; y: (R, M). operand_dtype as in `matmul`."""
+    y = x.device.empty((x.shape[0], weights[0].shape[0 if transposed else 1]), x.dtype)
     at = view(bounds).tolist()
     for e, weight in enumerate(weights):
         if at[e] < at[e + 1]:
             rows = x.slice(0, at[e], at[e + 1])
-            matmul_into(y.slice(0, at[e], at[e + 1]), rows, weight, operand_dtype=operand_dtype)
+            right = weight.transpose() if transposed else weight
+            matmul_into(y.slice(0, at[e], at[e + 1]), rows, right, operand_dtype=operand_dtype)
     if at[-1] < x.shape[0]:
         fill_(y.slice(0, at[-1], x.shape[0]), value=0)
     return y

@@ -125,14 +125,17 @@ def scaled_swiglu_backward(dy: Array, x: Array, scale: Array) -> tuple[Array, Ar
         return write(x, c * y), write(x, dx), write(x, (g * y).sum(axis=1, keepdims=True))
 
 
-def grouped_matmul(x: Array, weights: list[Array], bounds: Array, *, operand_dtype: DType | None) -> Array:
-    """y[r] = x[r] @ weights[e] for the rows r of expert e, 0 for those of nobody.   x: (R, K), weights: E of (K, M), y:
-    (R, M). operand_dtype as in `matmul`."""
+def grouped_matmul(
+    x: Array, weights: list[Array], bounds: Array, *, transposed: bool, operand_dtype: DType | None
+) -> Array:
+    """y[r] = x[r] @ weights[e] for the rows r of expert e, or weights[e]^T where `transposed`; 0 for rows of nobody.
+    x: (R, K), weights: E of (K, M), (M, K) where transposed; y: (R, M). operand_dtype as in `matmul`."""
     rows, at = _operand(x, operand_dtype), read(bounds)
-    y = np.zeros((len(rows), weights[0].shape[1]), rows.dtype)
+    right = [_operand(w.transpose() if transposed else w, operand_dtype) for w in weights]
+    y = np.zeros((len(rows), right[0].shape[1]), rows.dtype)
     with np.errstate(all="ignore"):
-        for e, weight in enumerate(weights):
-            y[at[e] : at[e + 1]] = rows[at[e] : at[e + 1]] @ _operand(weight, operand_dtype)
+        for e, weight in enumerate(right):
+            y[at[e] : at[e + 1]] = rows[at[e] : at[e + 1]] @ weight
     return write(x, y)
 
 
