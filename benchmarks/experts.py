@@ -48,9 +48,11 @@ EXPERTS = TransformerConfig(
 def dense_twin(config: TransformerConfig) -> TransformerConfig:
     """The dense model whose parameters are as many as the active ones, but for the routers."""
     sparse = len(config.expert_layers)
-    active = (config.active_experts + config.shared_expert) * config.expert_hidden
+    active = (config.experts_of_token + config.shared_expert) * config.expert_hidden
     width = ((config.n_layers - sparse) * config.hidden + sparse * active) // config.n_layers
-    return replace(config, d_ff=width, experts=None, moe_layers=None, moe_d_ff=None, shared_expert=False)
+    return replace(
+        config, d_ff=width, experts=None, active_experts=None, moe_layers=None, moe_d_ff=None, shared_expert=False
+    )
 
 
 class Side:

@@ -61,6 +61,7 @@ def test_an_expert_has_a_share_of_the_dense_width() -> None:
     assert TransformerConfig(50, d_ff=1408, experts=8, shared_expert=True).expert_hidden == 480
     assert TransformerConfig(50, d_ff=1408, experts=8, moe_d_ff=10).expert_hidden == 10
     assert TransformerConfig(50, n_layers=4).expert_layers == ()
+    assert [TransformerConfig(50, experts=n).experts_of_token for n in (1, 2, 8)] == [1, 2, 2]
     assert TransformerConfig(50, n_layers=2, experts=2).expert_layers == (0, 1)
     assert TransformerConfig(50, n_layers=4, experts=2, moe_layers=(3, 1)).moe_layers == (1, 3)
 
@@ -234,7 +235,11 @@ def test_loads_are_balanced_after_200_steps_on_real_text(corpus_folder: Path) ->
             {"experts": 4, "active_experts": 5},
             "active_experts out of range; got 5, expected 1 to 4, the experts in a layer",
         ),
-        ({"experts": 1}, "active_experts out of range; got 2, expected 1 to 1, the experts in a layer"),
+        (
+            {"experts": 1, "active_experts": 2},
+            "active_experts out of range; got 2, expected 1 to 1, the experts in a layer",
+        ),
+        ({"active_experts": 3}, "active_experts without experts; got 3"),
         (
             {"experts": 4, "active_experts": 0},
             "active_experts out of range; got 0, expected 1 to 4, the experts in a layer",

@@ -75,9 +75,9 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         c, logits = self.c, self.gate(x).flatten(0, 1)
         p = logits.softmax(-1)
-        kept = torch.zeros_like(p).scatter(1, p.topk(c.active_experts).indices, 1.0)
+        kept = torch.zeros_like(p).scatter(1, p.topk(c.experts_of_token).indices, 1.0)
         gates = (p * kept / (p * kept).sum(-1, keepdim=True)).unflatten(0, x.shape[:2])
-        balance = logits.shape[1] * (kept.mean(0) / c.active_experts * p.mean(0)).sum()
+        balance = logits.shape[1] * (kept.mean(0) / c.experts_of_token * p.mean(0)).sum()
         self.penalty = c.aux_weight * balance + c.z_weight * logits.logsumexp(-1).square().mean()
         y = sum(gates[..., e : e + 1] * expert(x) for e, expert in enumerate(self.experts))
         return y if self.shared_experts is None else y + self.shared_experts(x)

@@ -56,7 +56,7 @@ class TrainOptions:
     """Longest text the model can look at, in tokens."""
     experts: Annotated[int | None, Given, told("dense layers")] = None
     """Experts in a feed-forward layer, of which a token goes through a few: a larger model in the time of a smaller."""
-    active_experts: int = TransformerConfig.active_experts
+    active_experts: Annotated[int | None, Given, told("2")] = None
     """Experts a token goes through."""
     moe_layers: Annotated[tuple[int, ...] | None, Given, told("all layers", "NUMBER")] = None
     """Layers with experts, numbered from 0; the others stay dense."""

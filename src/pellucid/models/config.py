@@ -49,9 +49,10 @@ class TransformerConfig:
     `weight_std`). seed: of the initial weights and of dropout.
 
     experts: networks in each feed-forward layer of `moe_layers` (None: no such layers), `active_experts` of which a
-    token goes through. moe_layers: numbers of those layers (None: all; the others stay dense). moe_d_ff: features of
-    an expert (None: see `expert_hidden`). shared_expert: another one that every token goes through. aux_weight,
-    z_weight: of the load-balancing and router z losses of each such layer, added in training (0: off).
+    token goes through (None: 2, or the only one). moe_layers: numbers of those layers (None: all; the others stay
+    dense). moe_d_ff: features of an expert (None: see `expert_hidden`). shared_expert: another one that every token
+    goes through. aux_weight, z_weight: of the load-balancing and router z losses of each such layer, added in training
+    (0: off).
     """
 
     vocab_size: int
@@ -76,7 +77,7 @@ class TransformerConfig:
     init_std: float | None = None
     seed: int = 0
     experts: int | None = None
-    active_experts: int = 2
+    active_experts: int | None = None
     moe_layers: tuple[int, ...] | None = None
     moe_d_ff: int | None = None
     shared_expert: bool = False
@@ -122,7 +123,7 @@ class TransformerConfig:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(where, f"{name} must be a number from 0 on", got=getattr(self, name))
         if self.experts is None:
-            for name in ("moe_layers", "moe_d_ff", "shared_expert"):
+            for name in ("active_experts", "moe_layers", "moe_d_ff", "shared_expert"):
                 if getattr(self, name) not in (None, False):
                     hint = "set experts, the number in a layer"
                     raise ConfigError(where, f"{name} without experts", got=getattr(self, name), hint=hint)
@@ -131,7 +132,7 @@ class TransformerConfig:
             raise ConfigError(
                 where, "experts must be at least 1", got=self.experts, hint="None makes every layer dense"
             )
-        if not 1 <= self.active_experts <= self.experts:
+        if not 1 <= self.experts_of_token <= self.experts:
             got, expected = self.active_experts, f"1 to {self.experts}, the experts in a layer"
             raise ConfigError(where, "active_experts out of range", got=got, expected=expected)
         if self.moe_d_ff is not None and self.moe_d_ff < 1:
@@ -178,12 +179,17 @@ class TransformerConfig:
         return tuple(range(self.n_layers)) if self.moe_layers is None else self.moe_layers
 
     @property
+    def experts_of_token(self) -> int:
+        """How many experts of a layer a token goes through, the shared one not counted."""
+        return min(2, self.experts or 0) if self.active_experts is None else self.active_experts
+
+    @property
     def expert_hidden(self) -> int:
         """Width of an expert: `moe_d_ff`, else `hidden` shared among the experts a token goes through, rounded up to a
-        multiple of 32, so that a token passes through as much as in a dense layer."""
-        if self.moe_d_ff is not None:
-            return self.moe_d_ff
-        return -(-self.hidden // (32 * (self.active_experts + self.shared_expert))) * 32
+        multiple of 32, so that a token passes through as much as in a dense layer; 0 without experts."""
+        if self.moe_d_ff is not None or self.experts is None:
+            return self.moe_d_ff or 0
+        return -(-self.hidden // (32 * (self.experts_of_token + self.shared_expert))) * 32
 
     @property
     def weight_std(self) -> float:
@@ -205,7 +211,7 @@ class TransformerConfig:
         expert = 3 * d * self.expert_hidden
         in_layer = 0 if self.experts is None else self.experts * (d + expert) + self.shared_expert * expert
         feedforward = (self.n_layers - sparse) * (up * h * (d + bias) + d * (h + bias)) + sparse * in_layer
-        idle = 0 if self.experts is None else sparse * (self.experts - self.active_experts) * expert
+        idle = 0 if self.experts is None else sparse * (self.experts - self.experts_of_token) * expert
         one_norm = d * (1 + (bias if self.norm == "layernorm" else 0))
         norms = (2 * self.n_layers + 1) * one_norm
         embedding = self.vocab_size * d + (self.max_seq_len * d if self.positions == "learned" else 0)
@@ -249,7 +255,7 @@ class TransformerConfig:
         head = n * d + self.vocab_size * d  # gradients that the fused loss keeps
         routed = 0
         if self.experts is not None:
-            e, k, width = self.experts, self.active_experts, self.expert_hidden
+            e, k, width = self.experts, self.experts_of_token, self.expert_hidden
             row = 2 * width + 2 + 4  # gate and up; the gate's number twice; where it comes from and goes to (int64)
             total += sparse * (e + k * row + 3 * width * self.shared_expert)
             routed = sparse * (2 + e + 2 * (e + 1)) + (2 + e) * (sparse > 1)  # statistics, bounds (int64), their sum

@@ -69,7 +69,7 @@ class Block(Module):
         if number in c.expert_layers and c.experts is not None:
             del shared["bias"]
             self.mlp: Module = MixtureOfExperts(
-                c.d_model, c.expert_hidden, c.experts, c.active_experts, shared=c.shared_expert, **shared
+                c.d_model, c.expert_hidden, c.experts, c.experts_of_token, shared=c.shared_expert, **shared
             )
         elif c.is_gated:
             self.mlp = SwiGLU(c.d_model, c.hidden, **shared)
