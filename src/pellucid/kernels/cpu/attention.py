@@ -26,7 +26,6 @@ from .attention_tiles import (
     fill_keep,
     hide,
     keep_size,
-    memory,
     product,
     queries,
     turn_in,
@@ -66,7 +65,7 @@ def attention(
         blocks = -(-tq // (VECTOR // precise.itemsize * 2))
         grain = max(1, _GRAIN // max(1, min(tk, 2 * _KEYS) * d))
         _forward(
-            batch * heads * blocks, grain, memory(q), memory(k), memory(v), memory(o), memory(lse), *shape, *strides,
+            batch * heads * blocks, grain, q, k, v, o, lse, *shape, *strides,
             causal, scale, *random,
         )  # fmt: skip
     return o, lse

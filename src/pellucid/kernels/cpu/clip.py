@@ -12,7 +12,7 @@ import numpy as np
 
 from ...base import dtypes
 from ...device import Array
-from .elementwise import GRAIN, pointer
+from .elementwise import GRAIN
 from .formats import load, store
 from .functions import summing
 from .launch import kernel
@@ -53,12 +53,12 @@ def global_norm(parts: list[Array]) -> Array:
     device = parts[0].device
     blocks = [-(-part.size // GRAIN) for part in parts]
     sums = device.empty((sum(blocks),), dtypes.float64)
-    at, total = 0, pointer(sums)
+    at = 0
     for part, count in zip(parts, blocks, strict=True):
-        _square_sums(count, 2, pointer(contiguous(part)), total, at, part.size, GRAIN)
+        _square_sums(count, 2, contiguous(part), sums, at, part.size, GRAIN)
         at += count
     norm = device.empty((), dtypes.float32)
-    _root(1, 1, total, pointer(norm), at)
+    _root(1, 1, sums, norm, at)
     return norm
 
 
@@ -66,5 +66,5 @@ def clip_scale(norm: Array, *, max_norm: float) -> Array:
     """float32, shape (): max_norm / norm where norm > max_norm, else exactly 1; NaN stays NaN
     (Pascanu et al. 2013)."""
     scale = norm.device.empty((), dtypes.float32)
-    _clip(1, 1, pointer(norm), pointer(scale), float(max_norm))
+    _clip(1, 1, norm, scale, float(max_norm))
     return scale

@@ -30,11 +30,6 @@ _REMEMBERED = 4096
 _ONE = (1,)
 
 
-def pointer(x: Array) -> Array:
-    """The first element of `x` as an array of length 1, for kernels that address the others from there."""
-    return Array(x.buffer, _ONE, x.dtype, _ONE, x.offset)
-
-
 def words(values: list[int]) -> Array:
     """Integers as an argument of a kernel."""
     return cpu.upload(np.asarray(values, np.int64), dtypes.int64)
@@ -204,7 +199,7 @@ def map1(function: Kernel, x: Array, dtype: DType | None = None) -> Array:
     """A fresh array of function(x)."""
     p = plan(x.shape, x.strides)
     y = fresh(p, x, dtype or x.dtype)
-    function(p.size, GRAIN, pointer(y), pointer(x), p.table)
+    function.launch(p.size, GRAIN, y, x, p.table)
     return y
 
 
@@ -212,5 +207,5 @@ def map2(function: Kernel, a: Array, b: Array, dtype: DType | None = None) -> Ar
     """A fresh array of function(a, b), broadcast."""
     p = plan(a.shape, a.strides, b.shape, b.strides)
     y = fresh(p, a, dtype or a.dtype)
-    function(p.size, GRAIN, pointer(y), pointer(a), pointer(b), p.table)
+    function.launch(p.size, GRAIN, y, a, b, p.table)
     return y

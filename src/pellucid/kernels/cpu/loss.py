@@ -12,7 +12,7 @@ import math
 from ...base.dtypes import DType
 from ...device import Array
 from ..indices import check_indices
-from .elementwise import GRAIN, pointer
+from .elementwise import GRAIN
 from .formats import load, store
 from .functions import exp, exp_flushed, like, summing
 from .launch import kernel
@@ -108,8 +108,7 @@ def cross_entropy(logits: Array, targets: Array, weights: Array) -> tuple[Array,
     rows, n = logits.shape
     kind = accumulator(logits.dtype)
     lse, each = logits.device.empty((rows,), kind), logits.device.empty((rows,), kind)
-    arrays = [pointer(a) for a in (logits, targets, weights, lse, each)]
-    _loss(rows, row_grain(n, cost=2), *arrays, n)
+    _loss(rows, row_grain(n, cost=2), logits, targets, weights, lse, each, n)
     return sum_of(each, axes=(0,), keepdims=False), lse
 
 
@@ -119,8 +118,8 @@ def cross_entropy_backward(dloss: Array, logits: Array, targets: Array, weights:
     logits = contiguous(logits)
     rows, n = logits.shape
     dlogits = logits.device.empty(logits.shape, logits.dtype)
-    arrays = [pointer(contiguous(a)) for a in (dloss, logits, targets, weights, lse)]
-    _loss_backward(rows, row_grain(n, cost=2), *arrays, pointer(dlogits), n)
+    arrays = [contiguous(a) for a in (dloss, logits, targets, weights, lse)]
+    _loss_backward(rows, row_grain(n, cost=2), *arrays, dlogits, n)
     return dlogits
 
 
@@ -148,8 +147,8 @@ def lm_head_loss(
         last = min(first + length, rows)
         part = a.slice(0, first, last)
         logits = matmul(part, b.transpose(), operand_dtype=operand)
-        at = [pointer(v.slice(0, first, last)) for v in (targets, weights, each)]
-        _chunk(last - first, row_grain(n, cost=4), pointer(logits), *at, n, gradients)
+        at = [v.slice(0, first, last) for v in (targets, weights, each)]
+        _chunk(last - first, row_grain(n, cost=4), logits, *at, n, gradients)
         if not gradients:
             continue
         dpart = matmul(logits, b, operand_dtype=operand)
@@ -158,7 +157,7 @@ def lm_head_loss(
         if dweight is None:
             dweight = dshare
         else:
-            _accumulate(dweight.size, GRAIN, pointer(dweight), pointer(dshare))
+            _accumulate(dweight.size, GRAIN, dweight, dshare)
         if rows <= length:
             dx = dpart
         else:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 
 from ...device import Array
-from .elementwise import pointer
 from .formats import load, store
 from .functions import inlined, like, summing
 from .launch import kernel
@@ -80,7 +79,7 @@ def rmsnorm(x: Array, weight: Array, *, eps: float) -> tuple[Array, Array]:
     """y = x rstd weight,  rstd = (mean(x**2) + eps)**-0.5   (Zhang & Sennrich 2019). Returns y, rstd."""
     x, weight = contiguous(x), contiguous(weight)
     y, rstd, rows, n = _results(x)
-    _rmsnorm(rows, row_grain(n, cost=2), pointer(x), pointer(weight), pointer(y), pointer(rstd), n, float(eps))
+    _rmsnorm(rows, row_grain(n, cost=2), x, weight, y, rstd, n, float(eps))
     return y, rstd
 
 
@@ -89,8 +88,7 @@ def rmsnorm_backward(dy: Array, x: Array, weight: Array, rstd: Array) -> tuple[A
     dy, x, w, rstd = contiguous(dy), contiguous(x), contiguous(weight), contiguous(rstd)
     dx, dweight, n, rows, blocks, length = _gradients(dy, x, weight)
     parts = x.device.empty((blocks, n), accumulator(x.dtype))
-    arrays = [pointer(a) for a in (dy, x, w, rstd, dx, parts)]
-    _rmsnorm_backward(blocks, 1, *arrays, n, rows, length)
+    _rmsnorm_backward(blocks, 1, dy, x, w, rstd, dx, parts, n, rows, length)
     return dx, fold(parts, dweight)
 
 
@@ -139,8 +137,7 @@ def layernorm(x: Array, weight: Array, bias: Array | None, *, eps: float) -> tup
     y, rstd, rows, n = _results(x)
     mean = x.device.empty(rstd.shape, rstd.dtype)
     shift = weight if bias is None else contiguous(bias)
-    arrays = [pointer(a) for a in (x, weight, shift, y, mean, rstd)]
-    _layernorm(rows, row_grain(n, cost=2), *arrays, n, float(eps), bias is not None)
+    _layernorm(rows, row_grain(n, cost=2), x, weight, shift, y, mean, rstd, n, float(eps), bias is not None)
     return y, mean, rstd
 
 
@@ -152,8 +149,7 @@ def layernorm_backward(dy: Array, x: Array, weight: Array, mean: Array, rstd: Ar
     dbias = x.device.empty(dweight.shape, dweight.dtype)
     kind = accumulator(x.dtype)
     weights, biases = x.device.empty((blocks, n), kind), x.device.empty((blocks, n), kind)
-    arrays = [pointer(a) for a in (dy, x, w, mean, rstd, dx, weights, biases)]
-    _layernorm_backward(blocks, 1, *arrays, n, rows, length)
+    _layernorm_backward(blocks, 1, dy, x, w, mean, rstd, dx, weights, biases, n, rows, length)
     return dx, fold(weights, dweight), fold(biases, dbias)
 
 

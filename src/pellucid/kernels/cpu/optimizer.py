@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from ...device import Array
-from .elementwise import GRAIN, pointer
+from .elementwise import GRAIN
 from .formats import load, store
 from .functions import like
 from .launch import kernel
@@ -60,11 +60,11 @@ def sgd_(
 ) -> None:
     """g = scale grad + weight_decay weight;  velocity = momentum velocity + g;
     weight -= lr (g + momentum velocity where nesterov, else velocity).   velocity None: weight -= lr g"""
-    n, w, g, s = weight.size, pointer(weight), pointer(grad), pointer(scale)
+    n, lr, weight_decay = weight.size, float(lr), float(weight_decay)
     if velocity is None:
-        _sgd(n, GRAIN, w, g, s, float(lr), float(weight_decay))
+        _sgd(n, GRAIN, weight, grad, scale, lr, weight_decay)
     else:
-        _sgd_momentum(n, GRAIN, w, g, pointer(velocity), s, float(lr), float(momentum), nesterov, float(weight_decay))
+        _sgd_momentum(n, GRAIN, weight, grad, velocity, scale, lr, float(momentum), nesterov, weight_decay)
 
 
 def adamw_(
@@ -84,7 +84,8 @@ def adamw_(
     """g = scale grad;  first = beta1 first + (1 - beta1) g;  second = beta2 second + (1 - beta2) g**2;
     weight -= lr (weight_decay weight + mhat / (vhat**0.5 + eps)),  mhat = first / (1 - beta1**step),
     vhat = second / (1 - beta2**step), step counted from 1   (Loshchilov & Hutter 2017)."""
-    arrays = [pointer(a) for a in (weight, grad, first, second, scale)]
-    moments = (float(beta1), float(beta2), 1 - beta1, 1 - beta2)
-    unbias = (1 / (1 - beta1**step), 1 / (1 - beta2**step))
-    _adamw(weight.size, GRAIN, *arrays, float(lr), *moments, float(eps), float(weight_decay), *unbias)
+    beta1, beta2 = float(beta1), float(beta2)
+    moments = beta1, beta2, 1 - beta1, 1 - beta2
+    unbias = 1 / (1 - beta1**step), 1 / (1 - beta2**step)
+    arrays = weight, grad, first, second, scale
+    _adamw.launch(weight.size, GRAIN, *arrays, float(lr), *moments, float(eps), float(weight_decay), *unbias)

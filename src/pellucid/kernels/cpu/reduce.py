@@ -15,7 +15,7 @@ from ...base import dtypes, shapes
 from ...base.dtypes import DType
 from ...base.shapes import Shape
 from ...device import Array
-from .elementwise import GRAIN, merged, pointer
+from .elementwise import GRAIN, merged
 from .formats import load, store
 from .functions import smaller, summing
 from .launch import Kernel, kernel
@@ -144,9 +144,7 @@ def sum(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
     items = form.n_outer * blocks * strips
     grain = _most(1, GRAIN // (length * _least(form.n_inner, _COLUMNS)))
     steps = (form.step_outer, form.step_reduced, form.step_inner)
-    _sum_columns(
-        items, grain, pointer(form.x), pointer(parts), form.n_reduced, form.n_inner, *steps, blocks, length, strips
-    )
+    _sum_columns(items, grain, form.x, parts, form.n_reduced, form.n_inner, *steps, blocks, length, strips)
     if parts is not y:
         for o in range(form.n_outer):
             target = Array(y.buffer, (form.n_inner,), y.dtype, (1,), y.offset + o * form.n_inner)
@@ -160,12 +158,12 @@ def _sum_into(form: _Form, y: Array) -> None:
     n, d = form.n_reduced, form.step_reduced
     parts = -(-n // _PART)
     if parts == 1:
-        run(form.n_outer, row_grain(n), pointer(form.x), pointer(y), form.step_outer, d, n, 1, n)
+        run(form.n_outer, row_grain(n), form.x, y, form.step_outer, d, n, 1, n)
         return
     kind = dtypes.float64 if y.dtype.is_float else dtypes.int64
     middle = y.device.empty((form.n_outer, parts), kind)
-    run(form.n_outer * parts, 1, pointer(form.x), pointer(middle), form.step_outer, d, n, parts, _PART)
-    run(form.n_outer, row_grain(parts), pointer(middle), pointer(y), parts, 1, parts, 1, parts)
+    run(form.n_outer * parts, 1, form.x, middle, form.step_outer, d, n, parts, _PART)
+    run(form.n_outer, row_grain(parts), middle, y, parts, 1, parts, 1, parts)
 
 
 # --- extremes ---------------------------------------------------------------------------------------------------------
@@ -230,7 +228,7 @@ def _along(run: Kernel, x: Array, axes: Shape, shape: Shape, dtype: DType) -> Ar
     if y.size:
         form = _Form(x, axes)
         steps = (form.step_outer, form.step_reduced, form.step_inner)
-        run(y.size, row_grain(form.n_reduced), pointer(form.x), pointer(y), form.n_reduced, form.n_inner, *steps)
+        run(y.size, row_grain(form.n_reduced), form.x, y, form.n_reduced, form.n_inner, *steps)
     return y
 
 
@@ -260,5 +258,5 @@ def cumsum(x: Array, *, axis: int, reverse: bool) -> Array:
     n, columns = x.shape[axis], math.prod(x.shape[axis + 1 :])
     first, d = ((n - 1) * columns, -columns) if reverse else (0, columns)
     zero = 0.0 if x.dtype.is_float else 0
-    _cumsum(x.size // n, row_grain(n), pointer(x), pointer(y), zero, n, columns, first, d)
+    _cumsum(x.size // n, row_grain(n), x, y, zero, n, columns, first, d)
     return y
