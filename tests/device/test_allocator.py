@@ -9,7 +9,7 @@ from pellucid.base import dtypes
 from pellucid.base.errors import DeviceError
 from pellucid.base.settings import settings
 from pellucid.device import HostDevice
-from pellucid.device.cpu import size_class
+from pellucid.device.blocks import size_class
 
 
 @pytest.fixture

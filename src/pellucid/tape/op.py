@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..base.errors import DeviceError, DTypeError, GradientError, ShapeError
 from ..device import Array
 from .constants import constant
-from .state import state
+from .state import state, traces
 from .tensor import Tensor
 
 _sequence = itertools.count()
+_new = object.__new__
 
 Gradients = dict[str, Any]  # input name -> Array, None, or a list of them for a variadic input
 
@@ -33,7 +34,9 @@ class Op:
     """
 
     saves: ClassVar[tuple[str, ...]] = ()
+    declared: ClassVar[frozenset[str]] = frozenset()  # the same, for looking up
     names: ClassVar[tuple[str, ...]] = ()
+    places: ClassVar[dict[str, int]] = {}  # of the inputs, by name
     variadic: ClassVar[bool] = False
 
     kernels: Any  # the kernel functions of the inputs' device
@@ -42,12 +45,14 @@ class Op:
     output_shape: tuple[int, ...]
     sequence: int
     recording: bool
-    released: bool
+    released: bool = False
 
     def __init_subclass__(cls) -> None:
         positional = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         parameters = list(inspect.signature(cls.forward).parameters.values())[1:]
         cls.names = tuple(p.name for p in parameters if p.kind in positional)
+        cls.places = {name: i for i, name in enumerate(cls.names)}
+        cls.declared = frozenset(cls.saves)
         cls.variadic = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
 
     requires_grad: ClassVar[bool] = True  # of the output, as of a Tensor
@@ -69,33 +74,42 @@ class Op:
         `always` records it even where no input requires a gradient (for operations that reach parameters themselves).
         """
         device = None
-        recording = always
+        wanted = always
         arrays: list[Array | None] = []
+        links: list[Tensor | Op | None] = []
         for x in inputs:
             if x is None:
                 arrays.append(None)
+                links.append(None)
                 continue
-            arrays.append(x.array)
-            recording = recording or x.requires_grad
+            array = x.array
+            arrays.append(array)
+            if x.requires_grad:
+                wanted = True
+                links.append(x if x.op is None else x.op)
+            else:
+                links.append(x)
+            there = array.buffer.device
             if device is None:
-                device = x.array.buffer.device
-            elif x.array.buffer.device is not device:
-                got = f"{device.name!r} and {x.array.buffer.device.name!r}"
+                device = there
+            elif there is not device:
+                got = f"{device.name!r} and {there.name!r}"
                 raise DeviceError(
                     cls.__name__, "inputs on different devices", got=got, hint="move them with .to(device)"
                 )
         assert device is not None
-        op = cls.__new__(cls)
+        op = _new(cls)
         op.kernels = device.kernels
-        op.recording = recording = recording and state.recording
-        op.inputs, op.released = inputs, False
-        if state.trace is None:
+        op.recording = recording = wanted and state.recording
+        op.inputs = inputs
+        # Whether this thread traces is asked only while some thread does: state of a thread is slow to reach.
+        if not traces or state.trace is None:
             out = op.forward(*arrays, **attributes)
         else:
             out = state.trace.forward(op, arrays, attributes)
         if not recording or not out.dtype.is_float:
             return Tensor(out)
-        op.inputs = tuple(x if x is None or x.op is None or not x.requires_grad else x.op for x in inputs)
+        op.inputs = tuple(links)
         op.output_shape = out.shape
         op.sequence = next(_sequence)
         return Tensor(out, True, op)
@@ -103,17 +117,18 @@ class Op:
     def save(self, **values: Any) -> None:
         """Keeps what backward needs as attributes of this Op; does nothing when it is not being recorded."""
         if self.recording:
-            assert set(values) == set(self.saves), f"{type(self).__name__} saves {self.saves}"
-            self.__dict__.update(values)
+            assert values.keys() == self.declared, f"{type(self).__name__} saves {self.saves}"
+            for name, value in values.items():
+                setattr(self, name, value)
 
     def needs(self, name: str) -> bool:
         """Whether the gradient of the input of that name is wanted."""
-        x = self.inputs[self.names.index(name)]
+        x = self.inputs[self.places[name]]
         return x is not None and x.requires_grad
 
     def kept(self) -> list[Array]:
         """The Arrays this operation holds for backward."""
-        values = [self.__dict__.get(name) for name in self.saves]
+        values = [getattr(self, name, None) for name in self.saves]
         return [a for v in values for a in (v if isinstance(v, (list, tuple)) else (v,)) if isinstance(a, Array)]
 
     def input_shapes(self) -> tuple[tuple[int, ...] | None, ...]:
@@ -130,7 +145,7 @@ class Op:
     def release(self) -> None:
         """Lets go of everything kept for backward."""
         for name in self.saves:
-            self.__dict__.pop(name, None)
+            setattr(self, name, None)
         self.inputs, self.released = (), True
 
 
@@ -150,7 +165,9 @@ def tape(root: Tensor) -> list[Op]:
                 hint="run the forward again, or pass keep_tape=True to the first backward",
             )
         found[op.sequence] = op
-        todo.extend(x for x in op.inputs if isinstance(x, Op))
+        for x in op.inputs:
+            if isinstance(x, Op):
+                todo.append(x)
     return [found[s] for s in sorted(found)]
 
 
@@ -196,7 +213,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
         return
     ops = tape(root)
     pending: dict[int, Array] = {root.op.sequence: seed}
-    trace = state.trace
+    trace = state.trace if traces else None
     recording, state.recording = state.recording, False
     try:
         while ops:
@@ -205,18 +222,19 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             if dy is None:
                 continue
             gradients = op.gradients(dy) if trace is None else trace.backward(op, dy)
-            held = {id(a.buffer) for a in (dy, *op.kept())} if keep_tape else {id(dy.buffer)}
+            kept = {id(a.buffer) for a in op.kept()} if keep_tape else ()
             for x, dx in zip(op.inputs, gradients, strict=True):
                 if dx is None or x is None or not x.requires_grad:
                     continue
-                shape = x.output_shape if isinstance(x, Op) else x.shape
-                assert dx.shape == shape, f"{type(op).__name__}: gradient {dx.shape} for {shape}"
-                if not isinstance(x, Op):
-                    _accumulate(x, dx, shared=id(dx.buffer) in held)
-                elif x.sequence in pending:
-                    pending[x.sequence] = op.kernels.add(pending[x.sequence], dx)
+                if isinstance(x, Op):
+                    assert dx.shape == x.output_shape, f"{type(op).__name__}: {dx.shape} for {x.output_shape}"
+                    number = x.sequence
+                    if number in pending:
+                        dx = op.kernels.add(pending[number], dx)
+                    pending[number] = dx
                 else:
-                    pending[x.sequence] = dx
+                    assert dx.shape == x.array.shape, f"{type(op).__name__}: {dx.shape} for {x.shape}"
+                    _accumulate(x, dx, shared=dx.buffer is dy.buffer or id(dx.buffer) in kept)
             if not keep_tape:
                 op.release()
     finally:

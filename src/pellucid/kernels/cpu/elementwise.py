@@ -197,7 +197,7 @@ def fresh(p: Plan, like: Array, dtype: DType) -> Array:
 
 def map1(function: Kernel, x: Array, dtype: DType | None = None) -> Array:
     """A fresh array of function(x)."""
-    p = plan(x.shape, x.strides)
+    p = _plans.get((x.shape, x.strides)) or plan(x.shape, x.strides)
     y = fresh(p, x, dtype or x.dtype)
     function.launch(p.size, GRAIN, y, x, p.table)
     return y
@@ -205,7 +205,7 @@ def map1(function: Kernel, x: Array, dtype: DType | None = None) -> Array:
 
 def map2(function: Kernel, a: Array, b: Array, dtype: DType | None = None) -> Array:
     """A fresh array of function(a, b), broadcast."""
-    p = plan(a.shape, a.strides, b.shape, b.strides)
+    p = _plans.get((a.shape, a.strides, b.shape, b.strides)) or plan(a.shape, a.strides, b.shape, b.strides)
     y = fresh(p, a, dtype or a.dtype)
     function.launch(p.size, GRAIN, y, a, b, p.table)
     return y
