@@ -1,8 +1,8 @@
 """The host's memory as a device: an aligned caching allocator, and NumPy views for the kernels.
 
 Blocks are 64-byte aligned and kept in free lists by size class, so that a steady training step asks the system for
-nothing; `blocks` has the code, loaded with the first allocation. Two devices share this memory: "cpu", whose kernels are
-compiled, and "reference", whose kernels are the NumPy definitions.
+nothing; `blocks` has the code, loaded with the first allocation. Two devices share this memory: "cpu", whose kernels
+are compiled, and "reference", whose kernels are the NumPy definitions.
 """
 
 from __future__ import annotations

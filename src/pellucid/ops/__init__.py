@@ -9,7 +9,7 @@ from .compare import eq, ge, gt, le, logical_and, logical_not, logical_or, lt, n
 from .create import arange, from_numpy, full, ones, rand, randn, tensor, zeros
 from .feedforward import swiglu
 from .index import embedding, getitem, pick
-from .loss import cross_entropy, lm_head_loss
+from .loss import cross_entropy, lm_head_loss, mse_loss
 from .matmul import linear, matmul
 from .norm import layernorm, rmsnorm
 from .pointwise import (
@@ -31,7 +31,7 @@ from .pointwise import (
     sub,
     where,
 )
-from .reduce import argmax, cumsum, log_softmax, logsumexp, max, mean, min, mse_loss, softmax, sum, var
+from .reduce import argmax, cumsum, log_softmax, logsumexp, max, mean, min, softmax, sum, var
 from .self_attention import self_attention
 from .shape import (
     concatenate,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from ..base import shapes
 from ..base.dtypes import DType
@@ -39,14 +40,14 @@ class Linear(Op):
 
     def forward(self, x: Array, weight: Array, bias: Array | None, *, operand_dtype: DType | None) -> Array:
         k, self.shape, self.operand_dtype = self.kernels, x.shape, operand_dtype
-        rows = reshaped(k, x, (prod(x.shape[:-1]), x.shape[-1]))
+        rows = _matrix(k, x)
         self.save(x=rows, weight=weight)
         y = k.matmul(rows, weight.transpose(), bias, operand_dtype=operand_dtype)
-        return reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
+        return y if rows is x else reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
         k, dtype = self.kernels, self.operand_dtype
-        rows = reshaped(k, dy, (prod(dy.shape[:-1]), dy.shape[-1]))
+        rows = _matrix(k, dy)
         dx = dweight = dbias = None
         if self.needs("x"):
             dx = reshaped(k, k.matmul(rows, self.weight, operand_dtype=dtype), self.shape)
@@ -55,6 +56,11 @@ class Linear(Op):
         if self.needs("bias"):
             dbias = k.sum(rows, axes=(0,), keepdims=False)
         return {"x": dx, "weight": dweight, "bias": dbias}
+
+
+def _matrix(kernels: Any, x: Array) -> Array:
+    """All axes but the last as one."""
+    return x if len(x.shape) == 2 else reshaped(kernels, x, (prod(x.shape[:-1]), x.shape[-1]))
 
 
 def matmul(a: Tensor, b: Tensor, *, operand_dtype: DType | None = None) -> Tensor:
@@ -84,9 +90,10 @@ def matmul(a: Tensor, b: Tensor, *, operand_dtype: DType | None = None) -> Tenso
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, operand_dtype: DType | None = None) -> Tensor:
     """y = x weight^T + bias.   x: (..., K), weight: (N, K), bias: (N,) or None, y: (..., N). See `matmul`."""
-    if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
-        raise ShapeError("linear", "weight does not fit the input", got=f"x {x.shape}, weight {weight.shape}")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ShapeError("linear", "bias does not fit the weight", got=bias.shape, expected=weight.shape[:1])
+    shape, inner = weight.array.shape, x.array.shape[-1:]
+    if len(shape) != 2 or inner != shape[1:]:
+        raise ShapeError("linear", "weight does not fit the input", got=f"x {x.shape}, weight {shape}")
+    if bias is not None and bias.array.shape != shape[:1]:
+        raise ShapeError("linear", "bias does not fit the weight", got=bias.shape, expected=shape[:1])
     x, weight = pair("linear", x, weight)
     return Linear.apply(x, weight, bias, operand_dtype=operand_dtype)

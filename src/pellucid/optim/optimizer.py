@@ -76,14 +76,15 @@ class Optimizer:
                 raise ConfigError(where, "a group matches no parameter", got=repr(group.pattern))
             for name in matched:
                 self.groups.setdefault(name, group)  # the first match counts
-        for slot in self.slots:
+        self._keys = {name: tuple(f"{name}.{slot}" for slot in self.slots) for name in self.parameters}
+        for slot in range(len(self.slots)):
             for name, p in self.parameters.items():
-                self.state[f"{name}.{slot}"] = zeros(p.shape, dtype=p.dtype, device=p.device)
+                self.state[self._keys[name][slot]] = zeros(p.shape, dtype=p.dtype, device=p.device)
 
     def rate_and_decay(self, name: str, parameter: Parameter) -> tuple[float, float]:
         """The learning rate and weight decay of one parameter at this step."""
-        group = self.groups.get(name)
         decay = self.weight_decay if parameter.decay else 0.0
+        group = self.groups.get(name)
         if group is None:
             return self.learning_rate, decay
         rate = self.learning_rate * group.learning_rate_scale
@@ -160,7 +161,7 @@ class SGD(Optimizer):
     def update(self, name: str, parameter: Parameter, scale: Tensor) -> None:
         assert parameter.grad is not None
         rate, decay = self.rate_and_decay(name, parameter)
-        velocity = self.state[f"{name}.velocity"].array if self.slots else None
+        velocity = self.state[self._keys[name][0]].array if self.slots else None
         parameter.device.kernels.sgd_(
             parameter.array,
             parameter.grad.array,
@@ -205,11 +206,13 @@ class AdamW(Optimizer):
     def update(self, name: str, parameter: Parameter, scale: Tensor) -> None:
         assert parameter.grad is not None
         rate, decay = self.rate_and_decay(name, parameter)
-        parameter.device.kernels.adamw_(
-            parameter.array,
+        array, state = parameter.array, self.state
+        first, second = self._keys[name]
+        array.buffer.device.kernels.adamw_(
+            array,
             parameter.grad.array,
-            self.state[f"{name}.first"].array,
-            self.state[f"{name}.second"].array,
+            state[first].array,
+            state[second].array,
             scale.array,
             lr=rate,
             beta1=self.beta1,

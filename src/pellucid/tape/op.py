@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..base.errors import DeviceError, DTypeError, GradientError, ShapeError
-from ..device import Array
+from ..device import Array, Device
+from . import written
 from .constants import constant
 from .state import state, traces
 from .tensor import Tensor
 
 _sequence = itertools.count()
-_new = object.__new__
 
 Gradients = dict[str, Any]  # input name -> Array, None, or a list of them for a variadic input
 
@@ -34,7 +34,6 @@ class Op:
     """
 
     saves: ClassVar[tuple[str, ...]] = ()
-    declared: ClassVar[frozenset[str]] = frozenset()  # the same, for looking up
     names: ClassVar[tuple[str, ...]] = ()
     places: ClassVar[dict[str, int]] = {}  # of the inputs, by name
     variadic: ClassVar[bool] = False
@@ -52,10 +51,16 @@ class Op:
         parameters = list(inspect.signature(cls.forward).parameters.values())[1:]
         cls.names = tuple(p.name for p in parameters if p.kind in positional)
         cls.places = {name: i for i, name in enumerate(cls.names)}
-        cls.declared = frozenset(cls.saves)
         cls.variadic = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+        scope = {"new": object.__new__, "state": state, "traces": traces, "Tensor": Tensor, "sequence": _sequence}
+        apply = written.applying(cls, cls.forward, scope | {"mixed": _mixed})
+        if apply is not None:
+            cls.apply = staticmethod(apply)  # type: ignore[method-assign, assignment]
+        cls.save = written.saving(cls, cls.saves)  # type: ignore[method-assign]
+        cls.release = written.releasing(cls, cls.saves)  # type: ignore[method-assign]
 
     requires_grad: ClassVar[bool] = True  # of the output, as of a Tensor
+    is_op: ClassVar[bool] = True  # among the inputs of another Op, as opposed to a Tensor
 
     forward: Any
 
@@ -71,6 +76,7 @@ class Op:
     def apply(cls, *inputs: Tensor | None, always: bool = False, **attributes: Any) -> Tensor:
         """Runs the operation on tensors of one device and records it if a gradient can flow through it.
 
+        This is what it does; an Op whose inputs all have names does the same in lines written out (`written`).
         `always` records it even where no input requires a gradient (for operations that reach parameters themselves).
         """
         device = None
@@ -93,12 +99,9 @@ class Op:
             if device is None:
                 device = there
             elif there is not device:
-                got = f"{device.name!r} and {there.name!r}"
-                raise DeviceError(
-                    cls.__name__, "inputs on different devices", got=got, hint="move them with .to(device)"
-                )
+                raise _mixed(cls.__name__, device, there)
         assert device is not None
-        op = _new(cls)
+        op = cls.__new__(cls)
         op.kernels = device.kernels
         op.recording = recording = wanted and state.recording
         op.inputs = inputs
@@ -115,11 +118,9 @@ class Op:
         return Tensor(out, True, op)
 
     def save(self, **values: Any) -> None:
-        """Keeps what backward needs as attributes of this Op; does nothing when it is not being recorded."""
-        if self.recording:
-            assert values.keys() == self.declared, f"{type(self).__name__} saves {self.saves}"
-            for name, value in values.items():
-                setattr(self, name, value)
+        """Keeps what backward needs, by the names in `saves`, as attributes of this Op; does nothing when it is not
+        being recorded. Written out for each Op."""
+        raise NotImplementedError
 
     def needs(self, name: str) -> bool:
         """Whether the gradient of the input of that name is wanted."""
@@ -140,13 +141,16 @@ class Op:
         found = self.backward(dy)
         if self.variadic:
             return found[self.names[0]]
-        return [found.get(name) for name in self.names[: len(self.inputs)]]
+        return [found.get(name) for name in self.names]
 
     def release(self) -> None:
-        """Lets go of everything kept for backward."""
-        for name in self.saves:
-            setattr(self, name, None)
-        self.inputs, self.released = (), True
+        """Lets go of everything kept for backward. Written out for each Op."""
+        raise NotImplementedError
+
+
+def _mixed(where: str, a: Device, b: Device) -> DeviceError:
+    got = f"{a.name!r} and {b.name!r}"
+    return DeviceError(where, "inputs on different devices", got=got, hint="move them with .to(device)")
 
 
 def tape(root: Tensor) -> list[Op]:
@@ -166,8 +170,8 @@ def tape(root: Tensor) -> list[Op]:
             )
         found[op.sequence] = op
         for x in op.inputs:
-            if isinstance(x, Op):
-                todo.append(x)
+            if x is not None and x.is_op:
+                todo.append(x)  # type: ignore[arg-type]
     return [found[s] for s in sorted(found)]
 
 
@@ -226,7 +230,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             for x, dx in zip(op.inputs, gradients, strict=True):
                 if dx is None or x is None or not x.requires_grad:
                     continue
-                if isinstance(x, Op):
+                if x.is_op:
                     assert dx.shape == x.output_shape, f"{type(op).__name__}: {dx.shape} for {x.output_shape}"
                     number = x.sequence
                     if number in pending:

@@ -16,7 +16,7 @@ from .elementwise import GRAIN
 from .formats import load, store
 from .functions import summing
 from .launch import kernel
-from .memory import contiguous
+from .memory import copy
 from .rows import sum_piece
 
 
@@ -51,14 +51,15 @@ def _clip(lo, hi, norm, scale, max_norm):
 def global_norm(parts: list[Array]) -> Array:
     """float32, shape (): (sum of x**2 over every element of every part)**0.5, accumulated in float64"""
     device = parts[0].device
-    blocks = [-(-part.size // GRAIN) for part in parts]
-    sums = device.empty((sum(blocks),), dtypes.float64)
+    sizes = [part.size for part in parts]
+    sums = device.empty((sum(-(-n // GRAIN) for n in sizes),), dtypes.float64)
     at = 0
-    for part, count in zip(parts, blocks, strict=True):
-        _square_sums(count, 2, contiguous(part), sums, at, part.size, GRAIN)
+    for part, n in zip(parts, sizes, strict=True):
+        count = -(-n // GRAIN)
+        _square_sums.launch(count, 2, part if part.is_contiguous else copy(part), sums, at, n, GRAIN)
         at += count
     norm = device.empty((), dtypes.float32)
-    _root(1, 1, sums, norm, at)
+    _root.launch(1, 2, sums, norm, at)
     return norm
 
 
@@ -66,5 +67,5 @@ def clip_scale(norm: Array, *, max_norm: float) -> Array:
     """float32, shape (): max_norm / norm where norm > max_norm, else exactly 1; NaN stays NaN
     (Pascanu et al. 2013)."""
     scale = norm.device.empty((), dtypes.float32)
-    _clip(1, 1, norm, scale, float(max_norm))
+    _clip.launch(1, 2, norm, scale, float(max_norm))
     return scale

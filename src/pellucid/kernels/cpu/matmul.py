@@ -12,10 +12,11 @@ from ...base.errors import DTypeError, ShapeError
 from ...device import Array, pool
 from . import gemm_plan, isa
 from .gemm_plan import Plan
+from .small_matmul import SmallPlan, small_plan
 from .vectors_ir import Format
 
 _PLANS = 4096  # remembered
-_plans: dict[object, Plan] = {}
+_plans: dict[object, Plan | SmallPlan] = {}
 
 
 def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DType | None = None) -> Array:
@@ -36,7 +37,7 @@ def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DTyp
         if len(_plans) >= _PLANS:
             _plans.clear()
         plan = _plans[key] = _checked_plan(a, b, bias, operand_dtype, path)
-    return _run(plan, a, b, bias)
+    return plan.run(a, b, bias) if isinstance(plan, SmallPlan) else _run(plan, a, b, bias)
 
 
 def _run(plan: Plan, a: Array, b: Array, bias: Array | None) -> Array:
@@ -54,7 +55,7 @@ def _run(plan: Plan, a: Array, b: Array, bias: Array | None) -> Array:
     return y
 
 
-def _checked_plan(a: Array, b: Array, bias: Array | None, operand: DType | None, path: isa.Isa) -> Plan:
+def _checked_plan(a: Array, b: Array, bias: Array | None, operand: DType | None, path: isa.Isa) -> Plan | SmallPlan:
     if a.rank < 2 or b.rank < 2 or a.shape[-1] != b.shape[-2]:
         got, expected = f"{a.shape} @ {b.shape}", "(..., M, K) @ (..., K, N)"
         raise ShapeError("matmul", "shapes do not multiply", got=got, expected=expected)
@@ -63,6 +64,9 @@ def _checked_plan(a: Array, b: Array, bias: Array | None, operand: DType | None,
     if bias is not None and bias.shape != shape[-1:]:
         raise ShapeError("matmul", "the bias does not fit", got=bias.shape, expected=shape[-1:])
     form = _format(a.dtype, b.dtype, operand, path)
+    small = small_plan(a, b, bias, operand)
+    if small is not None:
+        return small
     a, b = a.expand((*batch, *a.shape[-2:])), b.expand((*batch, *b.shape[-2:]))
     return gemm_plan.make(a, b, bias, form, dtypes.promote(a.dtype, b.dtype), shape)
 

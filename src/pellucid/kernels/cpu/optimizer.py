@@ -4,6 +4,7 @@ of one shape; `scale` is a float32 array of shape () that multiplies the gradien
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from ...device import Array
 from .elementwise import GRAIN
@@ -34,7 +35,7 @@ def _sgd_momentum(lo, hi, weight, grad, velocity, scale, lr, momentum, nesterov,
 
 
 @kernel
-def _adamw(lo, hi, weight, grad, first, second, scale, lr, beta1, beta2, rest1, rest2, eps, decay, unbias1, unbias2):
+def _adamw(lo, hi, weight, grad, first, second, scale, lr, eps, decay, beta1, beta2, rest1, rest2, unbias1, unbias2):
     factor = load(scale, 0)
     for i in range(lo, hi):
         w = load(weight, i)
@@ -84,8 +85,12 @@ def adamw_(
     """g = scale grad;  first = beta1 first + (1 - beta1) g;  second = beta2 second + (1 - beta2) g**2;
     weight -= lr (weight_decay weight + mhat / (vhat**0.5 + eps)),  mhat = first / (1 - beta1**step),
     vhat = second / (1 - beta2**step), step counted from 1   (Loshchilov & Hutter 2017)."""
-    beta1, beta2 = float(beta1), float(beta2)
-    moments = beta1, beta2, 1 - beta1, 1 - beta2
-    unbias = 1 / (1 - beta1**step), 1 / (1 - beta2**step)
+    moments = _moments(float(beta1), float(beta2), step)
     arrays = weight, grad, first, second, scale
-    _adamw.launch(weight.size, GRAIN, *arrays, float(lr), *moments, float(eps), float(weight_decay), *unbias)
+    _adamw.launch(weight.size, GRAIN, *arrays, float(lr), float(eps), float(weight_decay), *moments)
+
+
+@lru_cache(16)
+def _moments(beta1: float, beta2: float, step: int) -> tuple[float, ...]:
+    """What depends on the step and is the same for all parameters."""
+    return beta1, beta2, 1 - beta1, 1 - beta2, 1 / (1 - beta1**step), 1 / (1 - beta2**step)
