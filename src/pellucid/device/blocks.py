@@ -15,9 +15,11 @@ import platform
 from array import array
 from collections.abc import Callable
 
+from ..base.dtypes import DType, float32
+from .array import Array
 from .cpu import CACHED, FROM_SYSTEM, IN_USE, KEEP, LISTS, PEAK, POISON, WORDS
 from .device import Buffer, Device
-from .objects import builtin, slots
+from .objects import builtin, constructor, slots
 from .pool_protocol import compile_native
 
 _IR = """
@@ -261,11 +263,13 @@ refuse:
 _ADVISE = "%advised = call i32 @madvise(ptr %block, i64 %all, i32 14)" if platform.system() == "Linux" else ""
 
 
+_SAMPLE = Buffer(None, 1 << 40, 1 << 41, object())  # type: ignore[arg-type]
+
+
 def _compile() -> tuple[int, ...]:
-    made = Buffer(None, 1 << 40, 1 << 41, object())  # type: ignore[arg-type]
     places = zip(
         ("AT_ADDRESS", "AT_DEVICE", "AT_MEMORY", "AT_NBYTES"),
-        slots(made, "address", "device", "memory", "nbytes"),
+        slots(_SAMPLE, "address", "device", "memory", "nbytes"),
         strict=True,
     )
     names = dict(places) | {"ADVISE": _ADVISE, "TYPE": id(Buffer), "LISTS": LISTS, "WORDS": WORDS}
@@ -285,6 +289,12 @@ trim: Callable[[int], None] = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_trim)
 
 size_class: Callable[[int], int] = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(_size_class)
 """Bytes of the block that serves a request of `nbytes`."""
+
+
+new_array: Callable[[Buffer, tuple[int, ...], DType, tuple[int, ...], int], Array] = constructor(
+    Array(_SAMPLE, (1,), float32, (1,), 0), "buffer", "shape", "dtype", "strides", "offset"
+)
+"""`Array(buffer, shape, dtype, strides, offset)` in a third of the time: every result of a kernel is one."""
 
 
 def allocator(device: Device, words: array[int], refuse: Callable[[int], Buffer]) -> Callable[[int], Buffer]:

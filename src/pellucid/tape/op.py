@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..base.errors import DeviceError, DTypeError, GradientError, ShapeError
@@ -225,7 +225,13 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             dy = pending.pop(op.sequence, None)
             if dy is None:
                 continue
-            gradients = op.gradients(dy) if trace is None else trace.backward(op, dy)
+            gradients: Iterable[Array | None]
+            if trace is not None:
+                gradients = trace.backward(op, dy)
+            elif op.variadic:
+                gradients = op.gradients(dy)
+            else:
+                gradients = map(op.backward(dy).get, op.names)
             kept = {id(a.buffer) for a in op.kept()} if keep_tape else ()
             for x, dx in zip(op.inputs, gradients, strict=True):
                 if dx is None or x is None or not x.requires_grad:

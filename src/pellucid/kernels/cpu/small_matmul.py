@@ -11,6 +11,7 @@ from math import prod
 from ...base import shapes
 from ...base.dtypes import DType
 from ...device import Array
+from ...device.blocks import new_array
 from .elementwise import words
 from .formats import load, store
 from .functions import like
@@ -47,7 +48,7 @@ class SmallPlan:
         self.table = words([k, n, *a.strides, *b.strides, *((0, 0) if bias is None else (bias.strides[0], 1))])
 
     def run(self, a: Array, b: Array, bias: Array | None) -> Array:
-        y = Array(a.buffer.device.allocate(self.nbytes), self.shape, self.dtype, self.strides)
+        y = new_array(a.buffer.device.allocate(self.nbytes), self.shape, self.dtype, self.strides, 0)
         # One chunk, and never a grain of 1: this is done before Python's lock could be handed over.
         rows = self.rows
         _product.launch(rows, rows + 1, a, b, a if bias is None else bias, y, self.table)
