@@ -295,6 +295,16 @@ def _cross_entropy(d: Data, s: Shape) -> Call:
     return [d.normal(*s), d.index(s[1], s[0]), _weights(d, s[0])], {}
 
 
+@case("mse", shapes=((1,), (63,), (100, 1000), (7, 5, 3)))
+def _mse(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(*s)], {}
+
+
+@case("mse_backward", shapes=((1,), (63,), (100, 1000), (7, 5, 3)))
+def _mse_backward(d: Data, s: Shape) -> Call:
+    return [d.plain(0.7, d.dtype), d.normal(*s)], {}
+
+
 @case("cross_entropy_backward", shapes=LOGITS)
 def _cross_entropy_backward(d: Data, s: Shape) -> Call:
     lse = d.plain(d.random.random(s[0]) + 5, d.statistics)
@@ -323,6 +333,19 @@ for _gradients in (True, False):
 def _matmul(d: Data, s: Shape) -> Call:
     m, k, n = s
     return [d.normal(2, m, k), d.normal(k, n), d.normal(n)], {"operand_dtype": None}
+
+
+for _wanted in ((True, True, True), (False, True, True), (True, False, False)):
+
+    @case(
+        "linear_backward",
+        "-".join(n for n, w in zip(("x", "weight", "bias"), _wanted, strict=True) if w),
+        shapes=((1, 1, 1), (4, 2, 8), (5, 7, 3), (63, 33, 100)),
+    )
+    def _linear_backward(d: Data, s: Shape, wanted: tuple[bool, ...] = _wanted) -> Call:
+        m, k, n = s
+        options = dict(zip(("for_x", "for_weight", "for_bias"), wanted, strict=True))
+        return [d.normal(m, n), d.normal(m, k), d.normal(n, k)], {"operand_dtype": None, **options}
 
 
 HEADS = {"causal": True, "scale": 0.3, "dropout": 0.0, "seed": 0, "counter": 0}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from functools import cached_property
+from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -66,10 +67,7 @@ class Device(ABC):
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """A fresh uninitialised contiguous array."""
-        n = dtype.itemsize
-        for length in shape:
-            n *= length
-        return Array(self.allocate(n), shape, dtype)
+        return Array(self.allocate(prod(shape) * dtype.itemsize), shape, dtype)
 
     def __repr__(self) -> str:
         return f"Device({self.name!r})"

@@ -236,6 +236,14 @@ _row("global_norm", "reduce", "parts: arrays", _FLOATS, "accumulate", lambda a: 
 _row("clip_scale", "reduce", "norm, *, max_norm: float", (dtypes.float32,), "rounding", lambda a: 1)
 
 _row("matmul", "matmul", "a, b, bias: array?, *, operand_dtype: dtype?", _FLOATS, "accumulate", _products)
+_row(
+    "linear_backward",
+    "matmul",
+    "dy, x, weight, *, operand_dtype: dtype?, for_x: bool, for_weight: bool, for_bias: bool",
+    _FLOATS,
+    "accumulate",
+    lambda a: 2 * a.x.size * a.dy.shape[1] * (a.for_x + a.for_weight) + a.dy.size * a.for_bias,
+)
 
 _row("rmsnorm", "norm", "x, weight, *, eps: float", _FLOATS, "accumulate", _each(4, "x"))
 _row("rmsnorm_backward", "norm", "dy, x, weight, rstd", _FLOATS, "accumulate", _each(10, "x"))
@@ -275,6 +283,8 @@ _row("embedding_backward", "embedding", "dy, ids, *, rows: int", _FLOATS, "accum
 _row("pick", "embedding", "x, index", _ALL, "exact")
 _row("pick_backward", "embedding", "dy, index, *, size: int", _ALL, "exact")
 
+_row("mse", "loss", "x, target", _FLOATS, "accumulate", _each(3, "x"))
+_row("mse_backward", "loss", "dy, difference", _FLOATS, "rounding", _each(1, "difference"))
 _row("cross_entropy", "loss", "logits, targets, weights", _FLOATS, "accumulate", _each(3, "logits"))
 _row(
     "cross_entropy_backward",

@@ -7,7 +7,7 @@ from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
 from ..tape import Op, Tensor, is_one
-from .common import constant, floats, pair, unbroadcast
+from .common import floats, pair, unbroadcast
 from .index import _integers
 
 
@@ -32,15 +32,16 @@ class MSELoss(Op):
 
     def forward(self, x: Array, target: Array) -> Array:
         k, self.shapes = self.kernels, (x.shape, target.shape)
-        difference = k.sub(x, target)
-        self.share = 1.0 / difference.size
+        if x.shape != target.shape:
+            shape = shapes.broadcast(x.shape, target.shape)
+            x, target = x.expand(shape), target.expand(shape)
+        loss, difference = k.mse(x, target)
         self.save(difference=difference)
-        total = k.sum(k.mul(difference, difference), axes=tuple(range(difference.rank)), keepdims=False)
-        return k.mul(total, constant(x.device, self.share, x.dtype))
+        return loss
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
         k, (x, target) = self.kernels, self.shapes
-        each = k.mul(self.difference, k.mul(dy, constant(dy.device, 2 * self.share, dy.dtype)))
+        each = k.mse_backward(dy, self.difference)
         return {
             "x": unbroadcast(k, each, x) if self.needs("x") else None,
             "target": unbroadcast(k, k.neg(each), target) if self.needs("target") else None,

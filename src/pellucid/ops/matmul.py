@@ -46,16 +46,17 @@ class Linear(Op):
         return y if rows is x else reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
-        k, dtype = self.kernels, self.operand_dtype
-        rows = _matrix(k, dy)
-        dx = dweight = dbias = None
-        if self.needs("x"):
-            dx = reshaped(k, k.matmul(rows, self.weight, operand_dtype=dtype), self.shape)
-        if self.needs("weight"):
-            dweight = k.matmul(rows.transpose(), self.x, operand_dtype=dtype)
-        if self.needs("bias"):
-            dbias = k.sum(rows, axes=(0,), keepdims=False)
-        return {"x": dx, "weight": dweight, "bias": dbias}
+        k, needs = self.kernels, self.needs
+        dx, dweight, dbias = k.linear_backward(
+            _matrix(k, dy),
+            self.x,
+            self.weight,
+            operand_dtype=self.operand_dtype,
+            for_x=needs("x"),
+            for_weight=needs("weight"),
+            for_bias=needs("bias"),
+        )
+        return {"x": None if dx is None else reshaped(k, dx, self.shape), "weight": dweight, "bias": dbias}
 
 
 def _matrix(kernels: Any, x: Array) -> Array:

@@ -233,8 +233,9 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             else:
                 gradients = map(op.backward(dy).get, op.names)
             kept = {id(a.buffer) for a in op.kept()} if keep_tape else ()
-            for x, dx in zip(op.inputs, gradients, strict=True):
-                if dx is None or x is None or not x.requires_grad:
+            inputs = op.inputs
+            for i, dx in enumerate(gradients):
+                if dx is None or (x := inputs[i]) is None:
                     continue
                 if x.is_op:
                     assert dx.shape == x.output_shape, f"{type(op).__name__}: {dx.shape} for {x.output_shape}"
@@ -242,7 +243,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
                     if number in pending:
                         dx = op.kernels.add(pending[number], dx)
                     pending[number] = dx
-                else:
+                elif x.requires_grad:
                     assert dx.shape == x.array.shape, f"{type(op).__name__}: {dx.shape} for {x.shape}"
                     _accumulate(x, dx, shared=dx.buffer is dy.buffer or id(dx.buffer) in kept)
             if not keep_tape:

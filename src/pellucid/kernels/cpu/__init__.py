@@ -16,8 +16,8 @@ from .attention import attention, attention_backward, rope
 from .clip import clip_scale, global_norm
 from .embedding import embedding, embedding_backward, pick, pick_backward
 from .feedforward import swiglu, swiglu_backward
-from .loss import cross_entropy, cross_entropy_backward, lm_head_loss
-from .matmul import matmul
+from .loss import cross_entropy, cross_entropy_backward, lm_head_loss, mse, mse_backward
+from .matmul import linear_backward, matmul
 from .memory import all_finite, assign_, cast, concatenate, copy, fill_, where
 from .norm import layernorm, layernorm_backward, rmsnorm, rmsnorm_backward
 from .optimizer import adamw_, sgd_
@@ -80,6 +80,7 @@ __all__ = [
     "layernorm",
     "layernorm_backward",
     "le",
+    "linear_backward",
     "lm_head_loss",
     "log",
     "log_softmax",
@@ -90,6 +91,8 @@ __all__ = [
     "maximum",
     "min",
     "minimum",
+    "mse",
+    "mse_backward",
     "mul",
     "ne",
     "neg",

@@ -12,7 +12,8 @@ from ...base.errors import DTypeError, ShapeError
 from ...device import Array, pool
 from . import gemm_plan, isa
 from .gemm_plan import Plan
-from .small_matmul import SmallPlan, small_plan
+from .reduce import sum as sum_of
+from .small_matmul import SmallPlan, is_small, small_linear_backward, small_plan
 from .vectors_ir import Format
 
 _PLANS = 4096  # remembered
@@ -38,6 +39,29 @@ def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DTyp
             _plans.clear()
         plan = _plans[key] = _checked_plan(a, b, bias, operand_dtype, path)
     return plan.run(a, b, bias) if isinstance(plan, SmallPlan) else _run(plan, a, b, bias)
+
+
+def linear_backward(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    operand_dtype: DType | None,
+    for_x: bool,
+    for_weight: bool,
+    for_bias: bool,
+) -> tuple[Array | None, Array | None, Array | None]:
+    """dx = dy weight, dweight = dy^T x, dbias = sum dy over rows: those wanted, None for the others.
+
+    dy: (M, N), x: (M, K), weight: (N, K); operand_dtype as in `matmul`.
+    """
+    if operand_dtype is None and is_small(dy, x, weight):
+        return small_linear_backward(dy, x, weight, for_x, for_weight, for_bias)
+    return (
+        matmul(dy, weight, operand_dtype=operand_dtype) if for_x else None,
+        matmul(dy.transpose(), x, operand_dtype=operand_dtype) if for_weight else None,
+        sum_of(dy, axes=(0,), keepdims=False) if for_bias else None,
+    )
 
 
 def _run(plan: Plan, a: Array, b: Array, bias: Array | None) -> Array:

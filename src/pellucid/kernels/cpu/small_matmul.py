@@ -17,6 +17,7 @@ from .formats import load, store
 from .functions import like
 from .launch import kernel
 
+_REMEMBERED = 4096  # tables
 _MOST = 1024  # multiplications: less work than the rest of a launch of tiles
 
 
@@ -32,6 +33,37 @@ def _product(lo, hi, a, b, bias, y, table):
             for s in range(k):
                 total += load(a, i * a_row + s * a_step) * load(b, s * b_step + j * b_column)
             store(y, i * n + j, total + load(bias, j * bias_step) if biased else total)
+
+
+@kernel
+def _gradients(lo, hi, dy, x, weight, dx, dweight, dbias, table):
+    """Those of a linear map, the wanted ones: one item. The table holds rows, n, k, the steps of rows and columns of
+    dy, x and weight, then which are wanted."""
+    rows, n, k = load(table, 0), load(table, 1), load(table, 2)
+    dy_row, dy_column, x_row, x_column = load(table, 3), load(table, 4), load(table, 5), load(table, 6)
+    w_row, w_column = load(table, 7), load(table, 8)
+    zero = like(0, load(dy, 0))
+    for _ in range(lo, hi):
+        if load(table, 9):
+            for i in range(rows):
+                for j in range(k):
+                    total = zero
+                    for s in range(n):
+                        total += load(dy, i * dy_row + s * dy_column) * load(weight, s * w_row + j * w_column)
+                    store(dx, i * k + j, total)
+        if load(table, 10):
+            for s in range(n):
+                for j in range(k):
+                    total = zero
+                    for i in range(rows):
+                        total += load(dy, i * dy_row + s * dy_column) * load(x, i * x_row + j * x_column)
+                    store(dweight, s * k + j, total)
+        if load(table, 11):
+            for s in range(n):
+                total = zero
+                for i in range(rows):
+                    total += load(dy, i * dy_row + s * dy_column)
+                store(dbias, s, total)
 
 
 class SmallPlan:
@@ -57,7 +89,39 @@ class SmallPlan:
 
 def small_plan(a: Array, b: Array, bias: Array | None, operand: DType | None) -> SmallPlan | None:
     """The plan of a product of two matrices of float32, or of float64, that is small; None for any other."""
-    plain = a.dtype is b.dtype and a.dtype.itemsize >= 4 and operand is None
-    if not plain or a.rank != 2 or b.rank != 2 or (bias is not None and bias.dtype is not a.dtype):
+    if operand is not None or a.rank != 2 or b.rank != 2 or (bias is not None and bias.dtype is not a.dtype):
         return None
-    return SmallPlan(a, b, bias) if 0 < prod(a.shape) * b.shape[1] <= _MOST else None
+    return SmallPlan(a, b, bias) if _plain(a, b) and 0 < prod(a.shape) * b.shape[1] <= _MOST else None
+
+
+def _plain(a: Array, b: Array) -> bool:
+    return a.dtype is b.dtype and a.dtype.itemsize >= 4
+
+
+def is_small(dy: Array, x: Array, weight: Array) -> bool:
+    """Whether the gradients of a linear map are this module's business."""
+    (rows, n), k = dy.shape, x.shape[1]
+    return 0 < rows * n * k <= _MOST and _plain(dy, x) and _plain(dy, weight)
+
+
+_tables: dict[tuple[object, ...], Array] = {}
+
+
+def small_linear_backward(
+    dy: Array, x: Array, weight: Array, for_x: bool, for_weight: bool, for_bias: bool
+) -> tuple[Array | None, Array | None, Array | None]:
+    """dx, dweight, dbias where wanted, in one launch; see `linear_backward`."""
+    (rows, n), k = dy.shape, x.shape[1]
+    key = (rows, n, k, dy.strides, x.strides, weight.strides, for_x, for_weight, for_bias)
+    table = _tables.get(key)
+    if table is None:
+        if len(_tables) >= _REMEMBERED:
+            _tables.clear()
+        steps = (*dy.strides, *x.strides, *weight.strides)
+        table = _tables[key] = words([rows, n, k, *steps, for_x, for_weight, for_bias])
+    empty, dtype = dy.buffer.device.empty, dy.dtype
+    dx = empty((rows, k), dtype) if for_x else None
+    dweight = empty((n, k), dtype) if for_weight else None
+    dbias = empty((n,), dtype) if for_bias else None
+    _gradients.launch(1, 2, dy, x, weight, dx or dy, dweight or dy, dbias or dy, table)
+    return dx, dweight, dbias

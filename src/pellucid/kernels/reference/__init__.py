@@ -3,8 +3,8 @@
 from .attention import attention, attention_backward, rope
 from .embedding import embedding, embedding_backward, pick, pick_backward
 from .feedforward import swiglu, swiglu_backward
-from .loss import cross_entropy, cross_entropy_backward, lm_head_loss
-from .matmul import matmul
+from .loss import cross_entropy, cross_entropy_backward, lm_head_loss, mse, mse_backward
+from .matmul import linear_backward, matmul
 from .norm import layernorm, layernorm_backward, rmsnorm, rmsnorm_backward
 from .optimizer import adamw_, sgd_
 from .pointwise import (
@@ -95,6 +95,7 @@ __all__ = [
     "layernorm",
     "layernorm_backward",
     "le",
+    "linear_backward",
     "lm_head_loss",
     "log",
     "log_softmax",
@@ -105,6 +106,8 @@ __all__ = [
     "maximum",
     "min",
     "minimum",
+    "mse",
+    "mse_backward",
     "mul",
     "ne",
     "neg",
