@@ -381,7 +381,10 @@ PARAMETERS = ((1,), (63,), (100,), (1000,), (0,), (5, 7), (70, 1000))
 
 
 def _state(d: Data, s: Shape, count: int) -> list[Any]:
-    return [d.normal(*s), d.normal(*s), *[d.positive(*s) for _ in range(count)], d.plain(0.5, dtypes.float32)]
+    """Two parameters, their gradients, and `count` more lists of what belongs to them; the scale."""
+    both = (s, (17,))
+    signed = [[d.normal(*shape) for shape in both] for _ in range(2)]
+    return [*signed, *[[d.positive(*shape) for shape in both] for _ in range(count)], d.plain(0.5, dtypes.float32)]
 
 
 @case("adamw_", shapes=PARAMETERS, layouts=FLAT)
@@ -392,8 +395,8 @@ def _adamw(d: Data, s: Shape) -> Call:
 
 @case("sgd_", shapes=PARAMETERS, layouts=FLAT)
 def _sgd(d: Data, s: Shape) -> Call:
-    weight, grad, scale = _state(d, s, 0)
-    return [weight, grad, None, scale], {"lr": 1e-2, "momentum": 0.9, "nesterov": False, "weight_decay": 0.1}
+    weights, grads, scale = _state(d, s, 0)
+    return [weights, grads, None, scale], {"lr": 1e-2, "momentum": 0.9, "nesterov": False, "weight_decay": 0.1}
 
 
 for _nesterov in (True, False):

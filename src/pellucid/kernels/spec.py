@@ -64,7 +64,8 @@ def tolerance(kind: str, dtype: DType) -> Tolerance:
 
 @dataclass(frozen=True)
 class Argument:
-    """kind: "array", "array?" (or None), "arrays" (a list), "int", "float", "bool", "dtype", "dtype?" or "axes"."""
+    """kind: "array" or "arrays" (a list), with "?" where None may stand, "int", "float", "bool", "dtype", "dtype?" or
+    "axes"."""
 
     name: str
     kind: str
@@ -306,19 +307,20 @@ _row(
 _row(
     "sgd_",
     "optimizer",
-    "weight, grad, velocity: array?, scale, *, lr: float, momentum: float, nesterov: bool, weight_decay: float",
+    "weights: arrays, grads: arrays, velocities: arrays?, scale, "
+    "*, lr: float, momentum: float, nesterov: bool, weight_decay: float",
     _WIDE,
     "rounding",
-    _each(8, "weight"),
-    "weight velocity",
+    lambda a: 8 * sum(w.size for w in a.weights),
+    "weights velocities",
 )
 _row(
     "adamw_",
     "optimizer",
-    "weight, grad, first, second, scale, "
+    "weights: arrays, grads: arrays, firsts: arrays, seconds: arrays, scale, "
     "*, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, step: int",
     _WIDE,
     "transcendental",
-    _each(16, "weight"),
-    "weight first second",
+    lambda a: 16 * sum(w.size for w in a.weights),
+    "weights firsts seconds",
 )

@@ -32,7 +32,7 @@ from ...base.errors import KernelError
 from ...device import Array, HostDevice, pool
 from ...device.objects import builtin
 from . import cache, formats, pipeline
-from .launch_ir import HEAD, MOST_ARGUMENTS, allow, native_launch
+from .launch_ir import HEAD, MOST_ARGUMENTS, MOST_LISTED, allow, native_launch
 from .trampoline import trampoline
 
 _HALVES: dict[dtypes.DType, types.Type] = {dtypes.float16: formats.float16, dtypes.bfloat16: formats.bfloat16}
@@ -41,10 +41,28 @@ _SCALARS: dict[type, types.Type] = {bool: types.boolean, int: types.int64, float
 _FASTMATH = frozenset({"contract", "nsz"})
 
 
+def _tag(argument: Any) -> int:
+    """What a launch tells arguments apart by."""
+    if isinstance(argument, list):
+        return id(argument[0].dtype) + 1
+    return id(argument.dtype if isinstance(argument, Array) else type(argument))
+
+
+def _kind(argument: Any) -> str:
+    return "array" if isinstance(argument, Array | list) else type(argument).__name__
+
+
+def _numba_type(argument: Any) -> types.Type:
+    if isinstance(argument, list):
+        return types.Array(types.int64, 1, "C")
+    return types.Array(_ELEMENTS[argument.dtype], 1, "C") if isinstance(argument, Array) else _SCALARS[type(argument)]
+
+
 class Kernel:
     """A compiled-on-demand function of items lo to hi-1. `kernel(n_items, grain, *arguments)` launches it.
 
-    Arguments are Arrays in host memory, ints, floats and bools (int64, float64 and boolean inside).
+    Arguments are Arrays in host memory, lists of them (int64 addresses inside, see `formats.array_at`), ints, floats
+    and bools (int64, float64 and boolean inside).
     `launch` is the same call without the step through this class.
     Raises KernelError for anything else, for a function that does not compile, and for one that raised.
     """
@@ -65,7 +83,7 @@ class Kernel:
             no_cfunc_wrapper=True,
             pipeline_class=pipeline.Pipeline,
         )(function)
-        self._rows: dict[tuple[object, ...], list[int]] = {}
+        self._rows: dict[tuple[int, ...], list[int]] = {}
         self._libraries: list[Any] = []  # keeps the machine code
         self._callbacks = (self._prepare, self._failed)  # the tables hold their addresses
         self._tables: list[int64_words[int]] = []  # a launch may still run with one that was replaced
@@ -83,18 +101,21 @@ class Kernel:
         if len(arguments) != self._count:
             raise self._error("wrong number of arguments", len(arguments), self._count)
         for position, argument in enumerate(arguments):
-            if type(argument) is Array:
-                if not isinstance(argument.device, HostDevice):
-                    raise self._error(
-                        "an array that is not in host memory", f"argument {position} on {argument.device}"
-                    )
-                allow(type(argument.device))
-            elif type(argument) not in _SCALARS:
+            arrays = argument if type(argument) is list else [argument] if type(argument) is Array else []
+            for array in arrays:
+                if type(array) is not Array or array.dtype is not arrays[0].dtype:
+                    raise self._error("a list of different things", f"argument {position}", "Arrays of one dtype")
+                if not isinstance(array.device, HostDevice):
+                    raise self._error("an array that is not in host memory", f"argument {position} on {array.device}")
+                allow(type(array.device))
+            if not arrays and type(argument) not in _SCALARS:
                 raise self._error(
                     "not an argument of a kernel",
                     f"argument {position}, {type(argument).__name__}",
-                    "Array, int, float or bool",
+                    "Array, list of Arrays that is not empty, int, float or bool",
                 )
+            if len(arrays) > MOST_LISTED:
+                raise self._error("too many arrays in a list", len(arrays), f"at most {MOST_LISTED}")
         for number in (n_items, grain, *(a for a in arguments if type(a) is int)):
             if not -(2**63) <= number < 2**63:
                 raise self._error("a number that does not fit", number, "ints of 64 bits")
@@ -106,7 +127,7 @@ class Kernel:
             return
         if grain < n_items:
             pool.start()
-        tags = tuple(a.dtype if isinstance(a, Array) else type(a) for a in arguments)
+        tags = tuple(_tag(a) for a in arguments)
         with global_compiler_lock:
             if tags not in self._rows:
                 self._rows[tags] = self._row(arguments, tags)
@@ -117,15 +138,12 @@ class Kernel:
                 self.launch = builtin(self.__name__, native_launch(), table.buffer_info()[0])
         self.launch(n_items, grain, *arguments)
 
-    def _row(self, arguments: tuple[Any, ...], tags: tuple[object, ...]) -> list[int]:
+    def _row(self, arguments: tuple[Any, ...], tags: tuple[int, ...]) -> list[int]:
         """One combination of element types in the table: see `launch_ir`."""
-        numba_types = tuple(
-            types.Array(_ELEMENTS[a.dtype], 1, "C") if isinstance(a, Array) else _SCALARS[type(a)] for a in arguments
-        )
-        kinds = tuple("array" if isinstance(a, Array) else type(a).__name__ for a in arguments)
-        row = [trampoline(kinds), self._compile(numba_types)]
+        row = [trampoline(tuple(map(_kind, arguments))), self._compile(tuple(map(_numba_type, arguments)))]
         for argument, tag in zip(arguments, tags, strict=True):
-            row += [id(tag), argument.dtype.itemsize if isinstance(argument, Array) else 0]
+            array = argument[0] if isinstance(argument, list) else argument
+            row += [tag, array.dtype.itemsize if isinstance(array, Array) else 0]
         return row
 
     def _compile(self, kinds: tuple[types.Type, ...]) -> int:

@@ -11,7 +11,7 @@ microseconds of work, less than the lock may take to come back.
 
 Table: arguments k, rows, `prepare`, `failed`, address of the word that says whether workers run; then rows of entry
 point, function, and for each argument its tag and element size. The tag of an Array is the address of its dtype, of
-a number that of its class.
+a list of Arrays that plus one, of a number the address of its class. A list reaches the kernel as its addresses.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ...device import Array, HostDevice, cpu, pool
 from ...device.objects import slots
 
 MOST_ARGUMENTS = 64
+MOST_LISTED = 1024  # Arrays in a list
 MOST_CLASSES = 32  # of host devices; tests make their own
 HEAD, ROW_HEAD = 5, 2  # words of the table before its rows, of a row before its arguments
 
@@ -31,6 +32,8 @@ _IR = """
 declare i64 @PyLong_AsLongLong(ptr)
 declare ptr @PyLong_AsVoidPtr(ptr)
 declare double @PyFloat_AsDouble(ptr)
+declare i64 @PyList_Size(ptr)
+declare ptr @PyList_GetItem(ptr, i64)
 declare ptr @PyErr_Occurred()
 declare void @PyErr_Clear()
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
@@ -48,6 +51,103 @@ define internal ptr @slot(ptr %object, i64 %offset) alwaysinline {
   %place = getelementptr i8, ptr %object, i64 %offset
   %value = load ptr, ptr %place
   ret ptr %value
+}
+
+; dtype, address of the memory and offset of an Array in host memory; a null dtype for any other
+define internal { ptr, i64, i64 } @read_array(ptr %array) {
+entry:
+  %buffer = call ptr @slot(ptr %array, i64 BUFFER)
+  %device = call ptr @slot(ptr %buffer, i64 DEVICE)
+  %nowhere = icmp eq ptr %device, null
+  br i1 %nowhere, label %none, label %somewhere
+somewhere:
+  %class = call ptr @class_of(ptr %device)
+  br label %host
+host:
+  %i = phi i64 [ 0, %somewhere ], [ %next, %other ]
+  %host.at = getelementptr ptr, ptr inttoptr (i64 HOSTS to ptr), i64 %i
+  %host.class = load ptr, ptr %host.at
+  %here = icmp eq ptr %host.class, %class
+  br i1 %here, label %read, label %other
+other:
+  %next = add i64 %i, 1
+  %end = icmp eq ptr %host.class, null
+  br i1 %end, label %none, label %host
+none:
+  ret { ptr, i64, i64 } zeroinitializer
+read:
+  %dtype = call ptr @slot(ptr %array, i64 DTYPE)
+  %offset.object = call ptr @slot(ptr %array, i64 OFFSET)
+  %offset = call i64 @PyLong_AsLongLong(ptr %offset.object)
+  %address.object = call ptr @slot(ptr %buffer, i64 ADDRESS)
+  %address = call i64 @PyLong_AsLongLong(ptr %address.object)
+  %r0 = insertvalue { ptr, i64, i64 } poison, ptr %dtype, 0
+  %r1 = insertvalue { ptr, i64, i64 } %r0, i64 %address, 1
+  %r2 = insertvalue { ptr, i64, i64 } %r1, i64 %offset, 2
+  ret { ptr, i64, i64 } %r2
+}
+
+; addresses, then offsets, of a list of Arrays into `room`; their dtype, null where they differ or are something else
+define internal ptr @read_list(ptr %list, i64 %length, ptr %room) {
+entry:
+  br label %items
+items:
+  %i = phi i64 [ 0, %entry ], [ %next, %keep ]
+  %seen = phi ptr [ null, %entry ], [ %dtype, %keep ]
+  %more = icmp slt i64 %i, %length
+  br i1 %more, label %item, label %out
+item:
+  %object = call ptr @PyList_GetItem(ptr %list, i64 %i)
+  %class = call ptr @class_of(ptr %object)
+  %is.array = icmp eq ptr %class, inttoptr (i64 ARRAY to ptr)
+  br i1 %is.array, label %array, label %bad
+array:
+  %facts = call { ptr, i64, i64 } @read_array(ptr %object)
+  %dtype = extractvalue { ptr, i64, i64 } %facts, 0
+  %address = extractvalue { ptr, i64, i64 } %facts, 1
+  %offset = extractvalue { ptr, i64, i64 } %facts, 2
+  %unreadable = icmp eq ptr %dtype, null
+  %first = icmp eq i64 %i, 0
+  %same = icmp eq ptr %dtype, %seen
+  %fits = or i1 %first, %same
+  %differs = xor i1 %fits, true
+  %wrong = or i1 %unreadable, %differs
+  br i1 %wrong, label %bad, label %keep
+keep:
+  %address.at = getelementptr i64, ptr %room, i64 %i
+  store i64 %address, ptr %address.at
+  %behind = add i64 %i, %length
+  %offset.at = getelementptr i64, ptr %room, i64 %behind
+  store i64 %offset, ptr %offset.at
+  %next = add i64 %i, 1
+  br label %items
+bad:
+  ret ptr null
+out:
+  ret ptr %seen
+}
+
+; addresses of first elements, from what `read_list` wrote
+define internal void @advance(ptr %room, i64 %length, i64 %size) {
+entry:
+  br label %items
+items:
+  %i = phi i64 [ 0, %entry ], [ %next, %item ]
+  %more = icmp slt i64 %i, %length
+  br i1 %more, label %item, label %out
+item:
+  %behind = add i64 %i, %length
+  %offset.at = getelementptr i64, ptr %room, i64 %behind
+  %offset = load i64, ptr %offset.at
+  %bytes = mul i64 %offset, %size
+  %address.at = getelementptr i64, ptr %room, i64 %i
+  %address = load i64, ptr %address.at
+  %place = add i64 %address, %bytes
+  store i64 %place, ptr %address.at
+  %next = add i64 %i, 1
+  br label %items
+out:
+  ret void
 }
 
 define ptr @launch(ptr %self, ptr %args, i64 %count) {
@@ -99,31 +199,30 @@ look:
   %is.array = icmp eq ptr %class, inttoptr (i64 ARRAY to ptr)
   br i1 %is.array, label %array, label %number
 array:
-  %buffer = call ptr @slot(ptr %object, i64 BUFFER)
-  %device = call ptr @slot(ptr %buffer, i64 DEVICE)
-  %nowhere = icmp eq ptr %device, null
-  br i1 %nowhere, label %unusual, label %somewhere
-somewhere:
-  %device.class = call ptr @class_of(ptr %device)
-  br label %host
-host:
-  %h = phi i64 [ 0, %somewhere ], [ %h.next, %no.host ]
-  %host.at = getelementptr ptr, ptr inttoptr (i64 HOSTS to ptr), i64 %h
-  %host.class = load ptr, ptr %host.at
-  %is.host = icmp eq ptr %host.class, %device.class
-  br i1 %is.host, label %address, label %no.host
-no.host:
-  %h.next = add i64 %h, 1
-  %end = icmp eq ptr %host.class, null
-  br i1 %end, label %unusual, label %host
-address:
-  %dtype = call ptr @slot(ptr %object, i64 DTYPE)
-  %offset.object = call ptr @slot(ptr %object, i64 OFFSET)
-  %offset = call i64 @PyLong_AsLongLong(ptr %offset.object)
-  %address.object = call ptr @slot(ptr %buffer, i64 ADDRESS)
-  %start = call i64 @PyLong_AsLongLong(ptr %address.object)
-  br label %keep
+  %facts = call { ptr, i64, i64 } @read_array(ptr %object)
+  %dtype = extractvalue { ptr, i64, i64 } %facts, 0
+  %start = extractvalue { ptr, i64, i64 } %facts, 1
+  %offset = extractvalue { ptr, i64, i64 } %facts, 2
+  %unreadable = icmp eq ptr %dtype, null
+  br i1 %unreadable, label %unusual, label %keep
 number:
+  %is.list = icmp eq ptr %class, inttoptr (i64 LIST to ptr)
+  br i1 %is.list, label %list, label %no.list
+list:
+  %length = call i64 @PyList_Size(ptr %object)
+  %pairs = mul i64 %length, 2
+  %crowded = icmp sgt i64 %length, LISTED
+  %nothing = icmp eq i64 %length, 0
+  %unlisted = or i1 %crowded, %nothing
+  br i1 %unlisted, label %unusual, label %listed
+listed:
+  %room.at = alloca i64, i64 %pairs
+  %list.dtype = call ptr @read_list(ptr %object, i64 %length, ptr %room.at)
+  %mixed = icmp eq ptr %list.dtype, null
+  %list.tag = getelementptr i8, ptr %list.dtype, i64 1
+  %list.value = ptrtoint ptr %room.at to i64
+  br i1 %mixed, label %unusual, label %keep
+no.list:
   %is.int = icmp eq ptr %class, inttoptr (i64 INT to ptr)
   br i1 %is.int, label %int, label %other
 int:
@@ -149,9 +248,11 @@ bool:
   %bit = zext i1 %true to i64
   br label %keep
 keep:
-  %tag = phi ptr [ %dtype, %address ], [ %class, %int ], [ %class, %doubt ], [ %class, %float ], [ %class, %bool ]
-  %value = phi i64 [ %start, %address ], [ %int.value, %int ], [ -1, %doubt ], [ %double.bits, %float ], [ %bit, %bool ]
-  %steps = phi i64 [ %offset, %address ], [ 0, %int ], [ 0, %doubt ], [ 0, %float ], [ 0, %bool ]
+  %tag = phi ptr [ %dtype, %array ], [ %list.tag, %listed ], [ %class, %int ], [ %class, %doubt ], [ %class, %float ],
+    [ %class, %bool ]
+  %value = phi i64 [ %start, %array ], [ %list.value, %listed ], [ %int.value, %int ], [ -1, %doubt ],
+    [ %double.bits, %float ], [ %bit, %bool ]
+  %steps = phi i64 [ %offset, %array ], [ %length, %listed ], [ 0, %int ], [ 0, %doubt ], [ 0, %float ], [ 0, %bool ]
   %tag.to = getelementptr ptr, ptr %tags, i64 %i
   store ptr %tag, ptr %tag.to
   %value.to = getelementptr i64, ptr %values, i64 %i
@@ -202,7 +303,7 @@ pack:
   store i64 0, ptr %status.at
   br label %fill
 fill:
-  %m = phi i64 [ 0, %pack ], [ %m.next, %put ]
+  %m = phi i64 [ 0, %pack ], [ %m.next, %store ]
   %m.more = icmp slt i64 %m, %k
   br i1 %m.more, label %put, label %ready
 put:
@@ -215,8 +316,21 @@ put:
   %packed = load i64, ptr %value.at
   %steps.at = getelementptr i64, ptr %offsets, i64 %m
   %behind = load i64, ptr %steps.at
+  %m.tag.at = getelementptr i64, ptr %tags, i64 %m
+  %m.tag = load i64, ptr %m.tag.at
+  %odd = and i64 %m.tag, 1
+  %is.listed = icmp ne i64 %odd, 0
+  br i1 %is.listed, label %addresses, label %address
+addresses:
+  %places = inttoptr i64 %packed to ptr
+  call void @advance(ptr %places, i64 %behind, i64 %size)
+  br label %store
+address:
   %bytes = mul i64 %behind, %size
-  %final = add i64 %packed, %bytes
+  %moved = add i64 %packed, %bytes
+  br label %store
+store:
+  %final = phi i64 [ %packed, %addresses ], [ %moved, %address ]
   %to = getelementptr i64, ptr %block, i64 %m.word
   store i64 %final, ptr %to
   %size.to = getelementptr i64, ptr %block, i64 %size.word
@@ -289,8 +403,10 @@ def native_launch() -> int:
     places = {"ARRAY": id(Array), "BUFFER": buffer, "DTYPE": dtype, "OFFSET": offset, "ADDRESS": address}
     places |= {"DEVICE": device, "HOSTS": _hosts.buffer_info()[0]}
     sizes = {"ROW_HEAD": ROW_HEAD, "HEAD": HEAD, "MOST": MOST_ARGUMENTS, "BLOCK": 2 * MOST_ARGUMENTS + 2}
+    sizes["LISTED"] = MOST_LISTED
     text = _IR
-    objects = {"INT": id(int), "FLOAT": id(float), "BOOL": id(bool), "TRUE": id(True), "NONE": id(None)}
+    objects = {"INT": id(int), "FLOAT": id(float), "BOOL": id(bool), "LIST": id(list)}
+    objects |= {"TRUE": id(True), "NONE": id(None)}
     for name, number in {**places, **sizes, **objects, "RUN": pool.native_run()}.items():
         text = text.replace(name, str(number))
     (found,) = pool.compile_native(text, "launch")

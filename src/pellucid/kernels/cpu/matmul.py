@@ -13,7 +13,7 @@ from ...device import Array, pool
 from . import gemm_plan, isa
 from .gemm_plan import Plan
 from .reduce import sum as sum_of
-from .small_matmul import SmallPlan, is_small, small_linear_backward, small_plan
+from .small_matmul import SmallPlan, gradient_plan, small_plan
 from .vectors_ir import Format
 
 _PLANS = 4096  # remembered
@@ -55,8 +55,10 @@ def linear_backward(
 
     dy: (M, N), x: (M, K), weight: (N, K); operand_dtype as in `matmul`.
     """
-    if operand_dtype is None and is_small(dy, x, weight):
-        return small_linear_backward(dy, x, weight, for_x, for_weight, for_bias)
+    if operand_dtype is None:
+        small = gradient_plan(dy, x, weight, for_x, for_weight, for_bias)
+        if small is not None:
+            return small.run(dy, x, weight)
     return (
         matmul(dy, weight, operand_dtype=operand_dtype) if for_x else None,
         matmul(dy.transpose(), x, operand_dtype=operand_dtype) if for_weight else None,

@@ -17,7 +17,7 @@ from .formats import load, store
 from .functions import like
 from .launch import kernel
 
-_REMEMBERED = 4096  # tables
+_REMEMBERED = 4096  # plans of gradients
 _MOST = 1024  # multiplications: less work than the rest of a launch of tiles
 
 
@@ -98,30 +98,52 @@ def _plain(a: Array, b: Array) -> bool:
     return a.dtype is b.dtype and a.dtype.itemsize >= 4
 
 
-def is_small(dy: Array, x: Array, weight: Array) -> bool:
-    """Whether the gradients of a linear map are this module's business."""
-    (rows, n), k = dy.shape, x.shape[1]
-    return 0 < rows * n * k <= _MOST and _plain(dy, x) and _plain(dy, weight)
+class GradientPlan:
+    """The gradients of a small linear map: everything about them but their addresses. None: not wanted."""
+
+    __slots__ = ("dbias", "dtype", "dweight", "dx", "table")
+
+    def __init__(self, dy: Array, x: Array, weight: Array, wanted: tuple[bool, bool, bool]) -> None:
+        (rows, n), k = dy.shape, x.shape[1]
+        self.dtype = dy.dtype
+        self.dx, self.dweight, self.dbias = (
+            (prod(shape) * dy.dtype.itemsize, shape, shapes.contiguous_strides(shape)) if want else None
+            for shape, want in zip(((rows, k), (n, k), (n,)), wanted, strict=True)
+        )
+        self.table = words([rows, n, k, *dy.strides, *x.strides, *weight.strides, *wanted])
+
+    def run(self, dy: Array, x: Array, weight: Array) -> tuple[Array | None, Array | None, Array | None]:
+        """dx, dweight, dbias in one launch."""
+        allocate, dtype = dy.buffer.device.allocate, self.dtype
+        dx = dweight = dbias = None
+        if self.dx is not None:
+            nbytes, shape, strides = self.dx
+            dx = new_array(allocate(nbytes), shape, dtype, strides, 0)
+        if self.dweight is not None:
+            nbytes, shape, strides = self.dweight
+            dweight = new_array(allocate(nbytes), shape, dtype, strides, 0)
+        if self.dbias is not None:
+            nbytes, shape, strides = self.dbias
+            dbias = new_array(allocate(nbytes), shape, dtype, strides, 0)
+        _gradients.launch(1, 2, dy, x, weight, dx or dy, dweight or dy, dbias or dy, self.table)
+        return dx, dweight, dbias
 
 
-_tables: dict[tuple[object, ...], Array] = {}
+_gradient_plans: dict[tuple[object, ...], GradientPlan | None] = {}
 
 
-def small_linear_backward(
+def gradient_plan(
     dy: Array, x: Array, weight: Array, for_x: bool, for_weight: bool, for_bias: bool
-) -> tuple[Array | None, Array | None, Array | None]:
-    """dx, dweight, dbias where wanted, in one launch; see `linear_backward`."""
-    (rows, n), k = dy.shape, x.shape[1]
-    key = (rows, n, k, dy.strides, x.strides, weight.strides, for_x, for_weight, for_bias)
-    table = _tables.get(key)
-    if table is None:
-        if len(_tables) >= _REMEMBERED:
-            _tables.clear()
-        steps = (*dy.strides, *x.strides, *weight.strides)
-        table = _tables[key] = words([rows, n, k, *steps, for_x, for_weight, for_bias])
-    empty, dtype = dy.buffer.device.empty, dy.dtype
-    dx = empty((rows, k), dtype) if for_x else None
-    dweight = empty((n, k), dtype) if for_weight else None
-    dbias = empty((n,), dtype) if for_bias else None
-    _gradients.launch(1, 2, dy, x, weight, dx or dy, dweight or dy, dbias or dy, table)
-    return dx, dweight, dbias
+) -> GradientPlan | None:
+    """The plan of the gradients of a linear map of float32, or of float64, that is small; None for any other."""
+    kinds = dy.dtype, x.dtype, weight.dtype
+    key = (dy.shape, dy.strides, x.shape, x.strides, weight.strides, kinds, for_x, for_weight, for_bias)
+    try:
+        return _gradient_plans[key]
+    except KeyError:
+        small = 0 < prod(dy.shape) * x.shape[1] <= _MOST and _plain(dy, x) and _plain(dy, weight)
+        plan = GradientPlan(dy, x, weight, (for_x, for_weight, for_bias)) if small else None
+        if len(_gradient_plans) >= _REMEMBERED:
+            _gradient_plans.clear()
+        _gradient_plans[key] = plan
+        return plan
