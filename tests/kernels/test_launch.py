@@ -13,7 +13,7 @@ import pytest
 from pellucid.base import dtypes
 from pellucid.base.errors import KernelError
 from pellucid.device import Array, Buffer, Device, cpu, pool
-from pellucid.kernels.cpu.formats import element, load, put, store
+from pellucid.kernels.cpu.formats import array_at, element, load, put, store
 from pellucid.kernels.cpu.launch import kernel
 
 SIZES = (0, 1, 63, 100, 1000)
@@ -227,6 +227,42 @@ def test_infinities_and_nan_stay() -> None:
     z = cpu.empty((6,), dtypes.float32)
     add(6, 6, up(a), up([0.0, math.inf, 1.0, 0.0, -0.0, 0.0]), z)
     np.testing.assert_array_equal(cpu.download(z), np.float32([math.inf, math.nan, math.nan, 0, 0, 1e-45]))
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def total_each(lo, hi, parts, part_like, sizes, y):
+    for i in range(lo, hi):
+        x, total = array_at(parts, i, part_like), 0.0
+        for k in range(load(sizes, i)):
+            total += load(x, k)
+        store(y, i, total)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16, dtypes.int8], ids=lambda d: d.name)
+def test_a_list_of_arrays(threads: int, dtype: dtypes.DType) -> None:
+    hosts = [np.arange(n) % 7 for n in (1, 5, 100, 3)]
+    whole = up(np.concatenate([[50, 50], *hosts]), dtype)  # all but the last in one buffer, at offsets
+    starts = [2, 3, 8, 108]
+    parts = [whole.slice(0, s, s + len(h)) for s, h in zip(starts[:3], hosts[:3], strict=True)] + [up(hosts[3], dtype)]
+    sizes, y = up([len(h) for h in hosts], dtypes.int64), cpu.empty((4,), dtypes.float64)
+    total_each(4, 1, parts, parts[0], sizes, y)
+    assert cpu.download(y).tolist() == [h.sum() for h in hosts]
+
+
+def test_lists_that_are_refused() -> None:
+    x, y = up(np.zeros(3)), cpu.empty((3,), dtypes.float64)
+    for parts in ([x, up([1], dtypes.int8)], [x, 3], [x, None]):
+        with pytest.raises(
+            KernelError, match="total_each: a list of different things; got argument 0, expected Arrays"
+        ):
+            total_each(1, 1, parts, x, x, y)  # type: ignore[arg-type]
+    with pytest.raises(KernelError, match="total_each: not an argument of a kernel; got argument 0, list"):
+        total_each(1, 1, [], x, x, y)  # type: ignore[arg-type]
+    with pytest.raises(KernelError, match="total_each: too many arrays in a list; got 1025, expected at most 1024"):
+        total_each(1, 1, [x] * 1025, x, x, y)  # type: ignore[arg-type]
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -282,7 +282,7 @@ def _compile() -> tuple[int, ...]:
 
 
 _allocate, _trim, _size_class = _compile()
-_sites: list[object] = []  # what the built-ins point to; a block can outlive its device
+_sites: list[object] = []  # what the built-ins point to
 
 trim: Callable[[int], None] = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_trim)
 """Gives every free block of the device with these words, by their address, back to the system."""
@@ -301,4 +301,6 @@ def allocator(device: Device, words: array[int], refuse: Callable[[int], Buffer]
     """`allocate(nbytes)` of a device with these words; `refuse` is called for a request that can't be served."""
     site = array("q", [words.buffer_info()[0], id(device), id(refuse)])
     _sites.append((site, words, device, refuse))
+    # A Buffer may die after this list does, when the interpreter shuts down, and its block still counts itself out.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
     return builtin("allocate", _allocate, site.buffer_info()[0])

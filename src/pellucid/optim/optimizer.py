@@ -104,17 +104,19 @@ class Optimizer:
     def apply(self, scale: Tensor) -> None:
         """One update with every gradient multiplied by `scale`, shape ()."""
         self.steps += 1
-        together: dict[tuple[Any, ...], tuple[list[Array], ...]] = {}
-        state, last, lists = self.state, None, ()
+        together: dict[tuple[Any, ...], list[list[Array]]] = {}
+        lists: list[list[Array]] = []
+        state, last = self.state, None
         for name, p in self.parameters.items():
             if p.grad is None:
                 continue
             weight, grad = p.array, p.grad.array
             alike = (*self.rate_and_decay(name, p), weight.dtype, grad.dtype)
             if alike != last:
-                last, lists = alike, together.get(alike)
-                if lists is None:
-                    lists = together[alike] = tuple(map(list, ((),) * (2 + len(self.slots))))
+                last = alike
+                if alike not in together:
+                    together[alike] = [[] for _ in range(2 + len(self.slots))]
+                lists = together[alike]
             lists[0].append(weight)
             lists[1].append(grad)
             i = 2

@@ -238,14 +238,15 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
                 if dx is None or (x := inputs[i]) is None:
                     continue
                 if x.is_op:
-                    assert dx.shape == x.output_shape, f"{type(op).__name__}: {dx.shape} for {x.output_shape}"
-                    number = x.sequence
+                    shape, number = x.output_shape, x.sequence  # type: ignore[union-attr]
+                    assert dx.shape == shape, f"{type(op).__name__}: gradient {dx.shape} for {shape}"
                     if number in pending:
                         dx = op.kernels.add(pending[number], dx)
                     pending[number] = dx
                 elif x.requires_grad:
-                    assert dx.shape == x.array.shape, f"{type(op).__name__}: {dx.shape} for {x.shape}"
-                    _accumulate(x, dx, shared=dx.buffer is dy.buffer or id(dx.buffer) in kept)
+                    shape = x.array.shape  # type: ignore[union-attr]
+                    assert dx.shape == shape, f"{type(op).__name__}: gradient {dx.shape} for {shape}"
+                    _accumulate(x, dx, shared=dx.buffer is dy.buffer or id(dx.buffer) in kept)  # type: ignore[arg-type]
             if not keep_tape:
                 op.release()
     finally:

@@ -89,7 +89,7 @@ class Kernel:
         self._tables: list[int64_words[int]] = []  # a launch may still run with one that was replaced
         self.launch: Callable[..., None] = self._prepare
 
-    def __call__(self, n_items: int, grain: int, *arguments: Array | int | float | bool) -> None:
+    def __call__(self, n_items: int, grain: int, *arguments: Array | list[Array] | int | float | bool) -> None:
         self.launch(n_items, grain, *arguments)
 
     def _check(self, n_items: int, grain: int, arguments: tuple[Any, ...]) -> None:
