@@ -72,7 +72,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    norm, loss = {"eps": 1e-5}, {"operand_dtype": None, "gradients": True}
+    norm, loss = {"eps": 1e-5, "result_dtype": None}, {"operand_dtype": None, "gradients": True}
     seen = {"causal": True, "dropout": 0.0, "seed": 0, "counter": 0}
     adam = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "step": 10}
     found = [
@@ -89,9 +89,10 @@ def cases() -> list[Case]:
     ]
     for b, t, h, kv, d in ((12, 64, 4, 4, 32), (1, 512, 12, 4, 64)):
         shapes = {"q": (b, t, h, d), "k": (b, t, kv, d), "v": (b, t, kv, d)}
-        found.append(Case("attention", shapes, {"scale": d**-0.5, **seen}))
+        for operands in (None, dtypes.bfloat16):
+            found.append(Case("attention", shapes, {"scale": d**-0.5, "operand_dtype": operands, **seen}))
     for operands in (None, dtypes.bfloat16):
-        settings = {"bias": None, "operand_dtype": operands}
+        settings = {"bias": None, "operand_dtype": operands, "result_dtype": None}
         found += [
             Case("matmul", {"a": a, "b": b}, settings) for a, b in (((768, 128), (128, 512)), ((512, 768), (768, 768)))
         ]

@@ -221,7 +221,7 @@ for _norm in (0.5, 1.0, 3.0, float("nan"), float("inf"), 0.0):
 
 @case("rmsnorm", shapes=ROWS)
 def _rmsnorm(d: Data, s: Shape) -> Call:
-    return [d.normal(*s), d.normal(s[-1])], {"eps": 1e-5}
+    return [d.normal(*s), d.normal(s[-1])], {"eps": 1e-5, "result_dtype": None}
 
 
 @case("rmsnorm_backward", shapes=ROWS)
@@ -231,12 +231,12 @@ def _rmsnorm_backward(d: Data, s: Shape) -> Call:
 
 @case("layernorm", shapes=ROWS)
 def _layernorm(d: Data, s: Shape) -> Call:
-    return [d.normal(*s), d.normal(s[-1]), d.normal(s[-1])], {"eps": 1e-5}
+    return [d.normal(*s), d.normal(s[-1]), d.normal(s[-1])], {"eps": 1e-5, "result_dtype": None}
 
 
 @case("layernorm", "no-bias", shapes=ROWS)
 def _layernorm_no_bias(d: Data, s: Shape) -> Call:
-    return [d.normal(*s), d.normal(s[-1]), None], {"eps": 1e-5}
+    return [d.normal(*s), d.normal(s[-1]), None], {"eps": 1e-5, "result_dtype": None}
 
 
 @case("layernorm_backward", shapes=ROWS)
@@ -250,6 +250,11 @@ pair("swiglu")
 @case("swiglu_backward")
 def _swiglu_backward(d: Data, s: Shape) -> Call:
     return [d.normal(*s), d.normal(*s), d.normal(*s)], {}
+
+
+@case("swiglu_joint_backward", shapes=((1, 1), (5, 7), (63, 100), (0, 4), (3, 1000)), layouts=("plain",))
+def _swiglu_joint_backward(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(s[0], 2 * s[1])], {}
 
 
 # --- by index ---------------------------------------------------------------------------------------------------------
@@ -332,7 +337,7 @@ for _gradients in (True, False):
 @case("matmul", shapes=((1, 1, 1), (5, 7, 3), (63, 33, 100)))
 def _matmul(d: Data, s: Shape) -> Call:
     m, k, n = s
-    return [d.normal(2, m, k), d.normal(k, n), d.normal(n)], {"operand_dtype": None}
+    return [d.normal(2, m, k), d.normal(k, n), d.normal(n)], {"operand_dtype": None, "result_dtype": None}
 
 
 for _wanted in ((True, True, True), (False, True, True), (True, False, False)):
@@ -348,7 +353,13 @@ for _wanted in ((True, True, True), (False, True, True), (True, False, False)):
         return [d.normal(m, n), d.normal(m, k), d.normal(n, k)], {"operand_dtype": None, **options}
 
 
-HEADS = {"causal": True, "scale": 0.3, "dropout": 0.0, "seed": 0, "counter": 0}
+@case("matmul", "narrow", shapes=((5, 7, 3), (63, 33, 100)), tolerance="mixed", kinds=(dtypes.float32,))
+def _matmul_narrow(d: Data, s: Shape) -> Call:
+    m, k, n = s
+    return [d.normal(m, k), d.normal(k, n), d.normal(m, n)], {"operand_dtype": None, "result_dtype": dtypes.bfloat16}
+
+
+HEADS = {"causal": True, "scale": 0.3, "dropout": 0.0, "seed": 0, "counter": 0, "operand_dtype": None}
 ATTENTION = ((1, 1, 1, 1, 1, 2), (2, 7, 7, 4, 2, 8), (1, 63, 63, 2, 1, 6))
 
 

@@ -34,7 +34,7 @@ def test_the_bits_of_tiles(dtype: DType) -> None:
     for (m, k, n), left, right, biased in product(SIZES, (False, True), (False, True), (False, True)):
         a, b = numbers((m, k), dtype, turned=left, seed=1), numbers((k, n), dtype, turned=right, seed=2)
         bias = numbers((n,), dtype, turned=False, seed=3) if biased else None
-        assert small_plan(a, b, bias, None) is not None
+        assert small_plan(a, b, bias, None, None) is not None
         assert cpu.download(matmul(a, b, bias)).tobytes() == tiled(a, b, bias).tobytes()
 
 
@@ -46,12 +46,14 @@ def test_what_is_not_small() -> None:
     half = numbers((4, 4), dtypes.bfloat16, turned=False, seed=1)
     little = numbers((4, 4), dtypes.float32, turned=False, seed=1)
     empty = numbers((4, 0), dtypes.float32, turned=False, seed=1)
-    assert small_plan(x, x, None, None) is None
-    assert small_plan(little, little, None, dtypes.bfloat16) is None
-    assert small_plan(half, half, None, None) is None
-    assert small_plan(little, empty, None, None) is None
-    assert small_plan(little.unsqueeze(0), little, None, None) is None
-    assert isinstance(small_plan(little, little, None, None), SmallPlan)
+    assert small_plan(x, x, None, None, None) is None
+    assert small_plan(little, little, None, dtypes.bfloat16, None) is None
+    assert small_plan(little, little, None, None, dtypes.bfloat16) is None
+    assert small_plan(little, little, little, None, None) is None
+    assert small_plan(half, half, None, None, None) is None
+    assert small_plan(little, empty, None, None, None) is None
+    assert small_plan(little.unsqueeze(0), little, None, None, None) is None
+    assert isinstance(small_plan(little, little, None, None, None), SmallPlan)
     assert gradient_plan(x, x, x, True, True, True) is None
     assert gradient_plan(half, half, half, True, True, True) is None
     assert gradient_plan(little, little, wide, True, True, True) is None

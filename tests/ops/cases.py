@@ -292,11 +292,17 @@ def _products() -> list[Case]:
         ((0, 4), (4, 2)),
         ((3, 0), (0, 2)),
     )
-    w, b, x = normal(4, 5), normal(4), normal(2, 3, 5)
+    w, b, x, residual = normal(4, 5), normal(4), normal(2, 3, 5), normal(2, 3, 4, seed=2)
     bf16 = dtypes.bfloat16
+
+    def add(x: Tensor, w: Tensor, b: Tensor | None, residual: Tensor) -> Tensor:
+        return ops.linear(x, w, b, residual=residual)
+
     return [
         *(Case(f"matmul {a} {b}", ops.matmul, (normal(*a), normal(*b, seed=1)), np.matmul) for a, b in pairs),
         Case("linear", ops.linear, (x, w, b), lambda x, w, b: x @ w.T + b),
+        Case("linear residual", add, (x, w, b, residual), lambda x, w, b, r: x @ w.T + b + r),
+        Case("linear residual alone", add, (x, w, None, residual), lambda x, w, b, r: x @ w.T + r),
         Case("linear no bias", ops.linear, (x, w, None), lambda x, w, b: x @ w.T),
         Case("linear vector", ops.linear, (normal(5), w, b), lambda x, w, b: x @ w.T + b),
         Case("linear no rows", ops.linear, (normal(0, 5), w, b), lambda x, w, b: x @ w.T + b),
@@ -331,6 +337,15 @@ def _fused() -> list[Case]:
             **how,  # type: ignore[arg-type]
         )
 
+    def gated(x: Tensor, gate: Tensor, up: Tensor, *biases: Tensor, **how: Any) -> Tensor:
+        return ops.gated_linear(x, (gate, up), biases or None, **how)  # type: ignore[arg-type]
+
+    def hidden(x: Host, gate: Host, up: Host, gate_bias: Any = 0, up_bias: Any = 0) -> Host:
+        g = x @ gate.T + gate_bias
+        return g / (1 + np.exp(-g)) * (x @ up.T + up_bias)
+
+    bf16 = dtypes.bfloat16
+    gates = (normal(4, 7, seed=1), normal(4, 7, seed=2))
     projections = (normal(2, 4, 3), normal(8, 3, seed=1), normal(4, 3, seed=2), normal(4, 3, seed=3))
     offsets = (normal(8, seed=4), normal(4, seed=5), normal(4, seed=6))
 
@@ -363,6 +378,10 @@ def _fused() -> list[Case]:
         Case("layernorm no bias", ops.layernorm, (x, w, None)),
         Case("layernorm large eps", lambda x, w: ops.layernorm(x, w, eps=0.5), (normal(3, 7), w)),
         Case("swiglu", ops.swiglu, (normal(3, 5), normal(3, 5, seed=1)), lambda g, u: g / (1 + np.exp(-g)) * u),
+        Case("gated_linear", gated, (x, *gates, normal(4), normal(4, seed=1)), hidden),
+        Case("gated_linear no bias", gated, (x, *gates), hidden),
+        Case("gated_linear no rows", gated, (normal(0, 7), *gates), hidden),
+        Case("gated_linear bf16", lambda *a: gated(*a, operand_dtype=bf16), (x, *gates), smooth=False),
         Case("swiglu empty", ops.swiglu, (normal(0, 5), normal(0, 5))),
         Case("rope", rope, (normal(2, 4, 3, 6),)),
         Case("rope later", lambda x: rope(x, offset=5), (normal(1, 4, 1, 6),)),

@@ -236,7 +236,14 @@ _row("log_softmax_backward", "reduce", "dy, y", _FLOATS, "accumulate", _each(4, 
 _row("global_norm", "reduce", "parts: arrays", _FLOATS, "accumulate", lambda a: 2 * sum(part.size for part in a.parts))
 _row("clip_scale", "reduce", "norm, *, max_norm: float", (dtypes.float32,), "rounding", lambda a: 1)
 
-_row("matmul", "matmul", "a, b, bias: array?, *, operand_dtype: dtype?", _FLOATS, "accumulate", _products)
+_row(
+    "matmul",
+    "matmul",
+    "a, b, bias: array?, *, operand_dtype: dtype?, result_dtype: dtype?",
+    _FLOATS,
+    "accumulate",
+    _products,
+)
 _row(
     "linear_backward",
     "matmul",
@@ -246,15 +253,22 @@ _row(
     lambda a: 2 * a.x.size * a.dy.shape[1] * (a.for_x + a.for_weight) + a.dy.size * a.for_bias,
 )
 
-_row("rmsnorm", "norm", "x, weight, *, eps: float", _FLOATS, "accumulate", _each(4, "x"))
+_row("rmsnorm", "norm", "x, weight, *, eps: float, result_dtype: dtype?", _FLOATS, "accumulate", _each(4, "x"))
 _row("rmsnorm_backward", "norm", "dy, x, weight, rstd", _FLOATS, "accumulate", _each(10, "x"))
-_row("layernorm", "norm", "x, weight, bias: array?, *, eps: float", _FLOATS, "accumulate", _each(7, "x"))
+_row(
+    "layernorm",
+    "norm",
+    "x, weight, bias: array?, *, eps: float, result_dtype: dtype?",
+    _FLOATS,
+    "accumulate",
+    _each(7, "x"),
+)
 _row("layernorm_backward", "norm", "dy, x, weight, mean, rstd", _FLOATS, "accumulate", _each(14, "x"))
 
 _row(
     "attention",
     "attention",
-    "q, k, v, *, causal: bool, scale: float, dropout: float, seed: int, counter: int",
+    "q, k, v, *, causal: bool, scale: float, dropout: float, seed: int, counter: int, operand_dtype: dtype?",
     _FLOATS,
     "accumulate",
     lambda a: 4 * _pairs(a),
@@ -262,7 +276,8 @@ _row(
 _row(
     "attention_backward",
     "attention",
-    "do, q, k, v, o, lse, *, causal: bool, scale: float, dropout: float, seed: int, counter: int",
+    "do, q, k, v, o, lse, *, causal: bool, scale: float, dropout: float, seed: int, counter: int, "
+    "operand_dtype: dtype?",
     _FLOATS,
     "accumulate",
     lambda a: 10 * _pairs(a),
@@ -278,6 +293,7 @@ _row(
 
 _row("swiglu", "feedforward", "gate, up", _FLOATS, "transcendental", _each(5, "gate"))
 _row("swiglu_backward", "feedforward", "dy, gate, up", _FLOATS, "transcendental", _each(10, "gate"))
+_row("swiglu_joint_backward", "feedforward", "dy, both", _FLOATS, "transcendental", _each(10, "dy"))
 
 _row("embedding", "embedding", "weight, ids", _ALL, "exact")
 _row("embedding_backward", "embedding", "dy, ids, *, rows: int", _FLOATS, "accumulate", _each(1, "dy"))

@@ -45,12 +45,12 @@ class Block(Module):
             "operand_dtype": operand_dtype(c),
             "device": device,
         }
-        self.input_layernorm = norm(c, device)
+        self.input_layernorm = norm(c, device, operand_dtype(c))
         self.self_attn = SelfAttention(
             c.d_model, c.n_heads, c.kv_heads, c.head_width, dropout=c.dropout, interleaved=c.rope_interleaved, **shared
         )
         self.self_attn.generator = dropout
-        self.post_attention_layernorm = norm(c, device)
+        self.post_attention_layernorm = norm(c, device, operand_dtype(c))
         if c.is_gated:
             self.mlp: Module = SwiGLU(c.d_model, c.hidden, **shared)
         else:
@@ -58,8 +58,11 @@ class Block(Module):
         self.dropout = Dropout(c.dropout, generator=dropout)
 
     def __call__(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None = None, cache: KVCache | None = None) -> Tensor:
-        x = x + self.dropout(self.self_attn(self.input_layernorm(x), rotary, cache))
-        return x + self.dropout(self.mlp(self.post_attention_layernorm(x)))
+        if self.training and self.dropout.p > 0:
+            x = x + self.dropout(self.self_attn(self.input_layernorm(x), rotary, cache))
+            return x + self.dropout(self.mlp(self.post_attention_layernorm(x)))
+        x = self.self_attn(self.input_layernorm(x), rotary, cache, residual=x)
+        return self.mlp(self.post_attention_layernorm(x), residual=x)
 
 
 class Transformer(Module):
@@ -210,11 +213,12 @@ class TransformerLM(Module):
         return tensor(host.astype(np.int64), device=self.device)
 
 
-def norm(config: TransformerConfig, device: str | Device) -> Module:
+def norm(config: TransformerConfig, device: str | Device, result_dtype: dtypes.DType | None = None) -> Module:
     """The configured normalisation layer."""
+    how: dict[str, Any] = {"eps": config.norm_eps, "result_dtype": result_dtype, "device": device}
     if config.norm == "rmsnorm":
-        return RMSNorm(config.d_model, eps=config.norm_eps, device=device)
-    return LayerNorm(config.d_model, eps=config.norm_eps, bias=config.biases, device=device)
+        return RMSNorm(config.d_model, **how)
+    return LayerNorm(config.d_model, bias=config.biases, **how)
 
 
 def operand_dtype(config: TransformerConfig) -> dtypes.DType | None:

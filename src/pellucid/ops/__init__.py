@@ -7,7 +7,7 @@ from .attention import attention, rope
 from .common import cast
 from .compare import eq, ge, gt, le, logical_and, logical_not, logical_or, lt, ne
 from .create import arange, from_numpy, full, ones, rand, randn, tensor, zeros
-from .feedforward import swiglu
+from .feedforward import gated_linear, swiglu
 from .index import embedding, getitem, pick
 from .loss import cross_entropy, lm_head_loss, mse_loss
 from .matmul import linear, matmul
@@ -70,6 +70,7 @@ __all__ = [
     "flatten",
     "from_numpy",
     "full",
+    "gated_linear",
     "ge",
     "gelu",
     "getitem",

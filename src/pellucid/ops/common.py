@@ -69,6 +69,17 @@ def cast(x: Tensor, dtype: DType | str) -> Tensor:
 _cast: Any = None  # the operation Cast, set by pointwise.py
 
 
+def narrow(x: Array, operand_dtype: DType | None) -> DType | None:
+    """The dtype in which one product hands its result to the next: that of operands, which the next one would round it
+    to; None, for its own, where precision is not mixed."""
+    return None if x.dtype is dtypes.float64 else operand_dtype
+
+
+def total(kernels: Any, rows: Array, dtype: DType) -> Array:
+    """The sum over rows, in a dtype at least as precise: the gradient of a bias."""
+    return kernels.sum(rows if rows.dtype is dtype else kernels.cast(rows, dtype=dtype), axes=(0,), keepdims=False)
+
+
 def unbroadcast(kernels: Any, dy: Array, shape: tuple[int, ...]) -> Array:
     """The gradient of broadcasting `shape` to dy.shape: dy summed over every axis along which it was repeated."""
     if dy.shape == shape:
@@ -86,6 +97,18 @@ def reshaped(kernels: Any, x: Array, shape: Sequence[int]) -> Array:
         view = kernels.copy(x).reshape(shape)
         assert view is not None
     return view
+
+
+def joined(kernels: Any, parts: list[Array]) -> Array:
+    """Arrays one behind the other along the first axis: a view where they lie so in memory, else a copy."""
+    first = parts[0]
+    end = first.offset
+    for part in parts:
+        if part.buffer is not first.buffer or part.offset != end or not part.is_contiguous:
+            return kernels.concatenate(parts, axis=0)
+        end += part.size
+    rows = sum(part.shape[0] for part in parts)
+    return Array(first.buffer, (rows, *first.shape[1:]), first.dtype, None, first.offset)
 
 
 def zeros_like(kernels: Any, like: Array, shape: tuple[int, ...] | None = None) -> Array:

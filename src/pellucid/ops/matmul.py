@@ -34,15 +34,29 @@ class MatMul(Op):
 
 
 class Linear(Op):
-    """y = x weight^T + bias.   dx = dy weight, dweight = dy^T x, dbias = sum dy"""
+    """y = x weight^T + bias + residual.   dx = dy weight, dweight = dy^T x, dbias = sum dy, dresidual = dy"""
 
     saves = ("x", "weight")
 
-    def forward(self, x: Array, weight: Array, bias: Array | None, *, operand_dtype: DType | None) -> Array:
+    def forward(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        residual: Array | None,
+        *,
+        operand_dtype: DType | None,
+        result_dtype: DType | None,
+    ) -> Array:
         k, self.shape, self.operand_dtype = self.kernels, x.shape, operand_dtype
         rows = _matrix(k, x)
         self.save(x=rows, weight=weight)
-        y = k.matmul(rows, weight.transpose(), bias, operand_dtype=operand_dtype)
+        added = bias
+        if residual is not None:  # the product starts from it, which costs nothing beside a pass of its own
+            added = reshaped(k, residual, (rows.shape[0], weight.shape[0]))
+            if bias is not None:
+                added = k.add(added, bias)
+        y = k.matmul(rows, weight.transpose(), added, operand_dtype=operand_dtype, result_dtype=result_dtype)
         return y if rows is x else reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
@@ -56,7 +70,8 @@ class Linear(Op):
             for_weight=needs("weight"),
             for_bias=needs("bias"),
         )
-        return {"x": None if dx is None else reshaped(k, dx, self.shape), "weight": dweight, "bias": dbias}
+        dx = None if dx is None else reshaped(k, dx, self.shape)
+        return {"x": dx, "weight": dweight, "bias": dbias, "residual": dy}
 
 
 def _matrix(kernels: Any, x: Array) -> Array:
@@ -89,12 +104,26 @@ def matmul(a: Tensor, b: Tensor, *, operand_dtype: DType | None = None) -> Tenso
     return MatMul.apply(a, b, operand_dtype=operand_dtype)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, operand_dtype: DType | None = None) -> Tensor:
-    """y = x weight^T + bias.   x: (..., K), weight: (N, K), bias: (N,) or None, y: (..., N). See `matmul`."""
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    operand_dtype: DType | None = None,
+    result_dtype: DType | None = None,
+) -> Tensor:
+    """y = x weight^T + bias + residual.   x: (..., K), weight: (N, K), bias: (N,) or None, residual: as y or None,
+    y: (..., N). operand_dtype as in `matmul`; result_dtype: of y, None for the dtype of x and weight together.
+    """
     shape, inner = weight.array.shape, x.array.shape[-1:]
     if len(shape) != 2 or inner != shape[1:]:
         raise ShapeError("linear", "weight does not fit the input", got=f"x {x.shape}, weight {shape}")
     if bias is not None and bias.array.shape != shape[:1]:
         raise ShapeError("linear", "bias does not fit the weight", got=bias.shape, expected=shape[:1])
-    x, weight = pair("linear", x, weight)
-    return Linear.apply(x, weight, bias, operand_dtype=operand_dtype)
+    if residual is not None and residual.shape != (*x.shape[:-1], shape[0]):
+        expected = (*x.shape[:-1], shape[0])
+        raise ShapeError("linear", "residual does not fit the result", got=residual.shape, expected=expected)
+    if operand_dtype is None:  # with it the product itself rounds both to one dtype
+        x, weight = pair("linear", x, weight)
+    return Linear.apply(x, weight, bias, residual, operand_dtype=operand_dtype, result_dtype=result_dtype)

@@ -15,7 +15,7 @@ from .activation import (
 from .attention import attention, attention_backward, rope
 from .clip import clip_scale, global_norm
 from .embedding import embedding, embedding_backward, pick, pick_backward
-from .feedforward import swiglu, swiglu_backward
+from .feedforward import swiglu, swiglu_backward, swiglu_joint_backward
 from .loss import cross_entropy, cross_entropy_backward, lm_head_loss, mse, mse_backward
 from .matmul import linear_backward, matmul
 from .memory import all_finite, assign_, cast, concatenate, copy, fill_, where
@@ -119,6 +119,7 @@ __all__ = [
     "sum",
     "swiglu",
     "swiglu_backward",
+    "swiglu_joint_backward",
     "tanh",
     "tanh_backward",
     "where",

@@ -87,9 +87,11 @@ class SmallPlan:
         return y
 
 
-def small_plan(a: Array, b: Array, bias: Array | None, operand: DType | None) -> SmallPlan | None:
+def small_plan(a: Array, b: Array, bias: Array | None, operand: DType | None, result: DType | None) -> SmallPlan | None:
     """The plan of a product of two matrices of float32, or of float64, that is small; None for any other."""
-    if operand is not None or a.rank != 2 or b.rank != 2 or (bias is not None and bias.dtype is not a.dtype):
+    if operand is not None or result not in (None, a.dtype) or a.rank != 2 or b.rank != 2:
+        return None
+    if bias is not None and (bias.dtype is not a.dtype or bias.rank != 1):
         return None
     return SmallPlan(a, b, bias) if _plain(a, b) and 0 < prod(a.shape) * b.shape[1] <= _MOST else None
 

@@ -2,7 +2,7 @@
 
 from .attention import attention, attention_backward, rope
 from .embedding import embedding, embedding_backward, pick, pick_backward
-from .feedforward import swiglu, swiglu_backward
+from .feedforward import swiglu, swiglu_backward, swiglu_joint_backward
 from .loss import cross_entropy, cross_entropy_backward, lm_head_loss, mse, mse_backward
 from .matmul import linear_backward, matmul
 from .norm import layernorm, layernorm_backward, rmsnorm, rmsnorm_backward
@@ -134,6 +134,7 @@ __all__ = [
     "sum",
     "swiglu",
     "swiglu_backward",
+    "swiglu_joint_backward",
     "tanh",
     "tanh_backward",
     "where",

@@ -11,8 +11,7 @@ import numpy as np
 from ...base.dtypes import DType
 from ...device import Array
 from ..indices import check_indices
-from .host import Host, compute_dtype, read, write
-from .matmul import _operand
+from .host import Host, compute_dtype, read, rounded, write
 
 
 def mse(x: Array, target: Array) -> tuple[Array, Array]:
@@ -64,7 +63,7 @@ def lm_head_loss(
     x: (N, D); weight: (V, D); operand_dtype as in `matmul`, for all three products.
     """
     check_indices("lm_head_loss", targets, weight.shape[0], weights)
-    a, b = _operand(x, operand_dtype), _operand(weight, operand_dtype)
+    a, b = rounded(read(x), operand_dtype), rounded(read(weight), operand_dtype)
     index, w = _usable(targets, weights), read(weights)
     with np.errstate(all="ignore"):
         z = a @ b.T
