@@ -23,7 +23,7 @@ from .options import Options, Refused
 from .report import Row, interleaved, row
 
 LEAST = 2e-3  # s, of one turn
-POSITIVE = ("second", "rstd")  # arguments that are squares, or roots of them
+POSITIVE = ("seconds", "rstd")  # arguments that are squares, or roots of them
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,9 @@ class Case:
             if name == "b" or (name == "weight" and len(shape) == 2):  # a matrix of a layer: results stay near 1
                 host *= np.float32(shape[-1] ** -0.5)
             found[name] = where.upload(np.abs(host) + 0.5 if name in POSITIVE or not shape else host, floats)
+        for argument in KERNELS[self.kernel].arguments:
+            if argument.kind.startswith("arrays"):
+                found[argument.name] = [found[argument.name]]
         return found | self.settings
 
 
@@ -97,7 +100,7 @@ def cases() -> list[Case]:
         shapes = {"x": (n, d), "weight": (v, d), "targets": (n,), "weights": (n,)}
         found.append(Case("lm_head_loss", shapes, loss, below={"targets": v}))
     big = (2048, 1408)
-    found.append(Case("adamw_", {"weight": big, "grad": big, "first": big, "second": big, "scale": ()}, adam))
+    found.append(Case("adamw_", {"weights": big, "grads": big, "firsts": big, "seconds": big, "scale": ()}, adam))
     return found
 
 
@@ -107,7 +110,8 @@ def arrays(case: Case, arguments: dict[str, Any], result: Any) -> Iterator[Array
         if isinstance(value, Array):
             yield value
     for name in KERNELS[case.kernel].writes:
-        yield arguments[name]
+        written = arguments[name]
+        yield from written if isinstance(written, list) else [written]
 
 
 def check(case: Case, ours: dict[str, Any], result: Any) -> None:

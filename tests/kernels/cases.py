@@ -402,6 +402,16 @@ def _cross_entropy(d: Data, s: Shape) -> Call:
     return [d.normal(*s), d.index(s[1], s[0]), _weights(d, s[0])], {}
 
 
+@case("mse", shapes=((1,), (63,), (100, 1000), (7, 5, 3)))
+def _mse(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(*s)], {}
+
+
+@case("mse_backward", shapes=((1,), (63,), (100, 1000), (7, 5, 3)))
+def _mse_backward(d: Data, s: Shape) -> Call:
+    return [d.plain(0.7, d.dtype), d.normal(*s)], {}
+
+
 @case("cross_entropy_backward", shapes=LOGITS)
 def _cross_entropy_backward(d: Data, s: Shape) -> Call:
     lse = d.plain(d.random.random(s[0]) + 5, d.statistics)
@@ -430,6 +440,19 @@ for _gradients in (True, False):
 def _matmul(d: Data, s: Shape) -> Call:
     m, k, n = s
     return [d.normal(2, m, k), d.normal(k, n), d.normal(n)], {"operand_dtype": None, "result_dtype": None}
+
+
+for _wanted in ((True, True, True), (False, True, True), (True, False, False)):
+
+    @case(
+        "linear_backward",
+        "-".join(n for n, w in zip(("x", "weight", "bias"), _wanted, strict=True) if w),
+        shapes=((1, 1, 1), (4, 2, 8), (5, 7, 3), (63, 33, 100)),
+    )
+    def _linear_backward(d: Data, s: Shape, wanted: tuple[bool, ...] = _wanted) -> Call:
+        m, k, n = s
+        options = dict(zip(("for_x", "for_weight", "for_bias"), wanted, strict=True))
+        return [d.normal(m, n), d.normal(m, k), d.normal(n, k)], {"operand_dtype": None, **options}
 
 
 @case("matmul", "narrow", shapes=((5, 7, 3), (63, 33, 100)), tolerance="mixed", kinds=(dtypes.float32,))
@@ -471,7 +494,10 @@ PARAMETERS = ((1,), (63,), (100,), (1000,), (0,), (5, 7), (70, 1000))
 
 
 def _state(d: Data, s: Shape, count: int) -> list[Any]:
-    return [d.normal(*s), d.normal(*s), *[d.positive(*s) for _ in range(count)], d.plain(0.5, dtypes.float32)]
+    """Two parameters, their gradients, and `count` more lists of what belongs to them; the scale."""
+    both = (s, (17,))
+    signed = [[d.normal(*shape) for shape in both] for _ in range(2)]
+    return [*signed, *[[d.positive(*shape) for shape in both] for _ in range(count)], d.plain(0.5, dtypes.float32)]
 
 
 @case("adamw_", shapes=PARAMETERS, layouts=FLAT)
@@ -482,8 +508,8 @@ def _adamw(d: Data, s: Shape) -> Call:
 
 @case("sgd_", shapes=PARAMETERS, layouts=FLAT)
 def _sgd(d: Data, s: Shape) -> Call:
-    weight, grad, scale = _state(d, s, 0)
-    return [weight, grad, None, scale], {"lr": 1e-2, "momentum": 0.9, "nesterov": False, "weight_decay": 0.1}
+    weights, grads, scale = _state(d, s, 0)
+    return [weights, grads, None, scale], {"lr": 1e-2, "momentum": 0.9, "nesterov": False, "weight_decay": 0.1}
 
 
 for _nesterov in (True, False):

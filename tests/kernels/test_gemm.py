@@ -296,9 +296,6 @@ class Fenced(HostDevice):
         self._maps.append(memory)
         return Buffer(self, start + page + (inside - nbytes if self._behind else 0), nbytes, memory)
 
-    def release(self, buffer: Buffer) -> None:
-        return
-
 
 @pytest.mark.parametrize("behind", [True, False], ids=["behind", "before"])
 @pytest.mark.parametrize("dtype", dtypes.FLOATS, ids=lambda d: d.name)

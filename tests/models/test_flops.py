@@ -12,7 +12,15 @@ from pellucid.device import HostDevice
 from pellucid.kernels import reference, spec
 from pellucid.models import TransformerConfig, TransformerLM
 
-COUNTED = ("matmul", "grouped_matmul", "grouped_outer", "attention", "attention_backward", "lm_head_loss")
+COUNTED = (
+    "matmul",
+    "linear_backward",
+    "grouped_matmul",
+    "grouped_outer",
+    "attention",
+    "attention_backward",
+    "lm_head_loss",
+)
 CONFIGS = {
     "llama": TransformerConfig(300, d_model=64, n_layers=3, n_heads=4, n_kv_heads=2, max_seq_len=48),
     "gpt2": TransformerConfig.gpt2(300, d_model=64, n_layers=2, n_heads=4, max_seq_len=48),

@@ -64,7 +64,8 @@ def tolerance(kind: str, dtype: DType) -> Tolerance:
 
 @dataclass(frozen=True)
 class Argument:
-    """kind: "array", "array?" (or None), "arrays" (a list), "int", "float", "bool", "dtype", "dtype?" or "axes"."""
+    """kind: "array" or "arrays" (a list), with "?" where None may stand, "int", "float", "bool", "dtype", "dtype?" or
+    "axes"."""
 
     name: str
     kind: str
@@ -243,6 +244,14 @@ _row(
     "accumulate",
     _products,
 )
+_row(
+    "linear_backward",
+    "matmul",
+    "dy, x, weight, *, operand_dtype: dtype?, for_x: bool, for_weight: bool, for_bias: bool",
+    _FLOATS,
+    "accumulate",
+    lambda a: 2 * a.x.size * a.dy.shape[1] * (a.for_x + a.for_weight) + a.dy.size * a.for_bias,
+)
 
 _row("rmsnorm", "norm", "x, weight, *, eps: float, result_dtype: dtype?", _FLOATS, "accumulate", _each(4, "x"))
 _row("rmsnorm_backward", "norm", "dy, x, weight, rstd", _FLOATS, "accumulate", _each(10, "x"))
@@ -322,6 +331,8 @@ _row("embedding_backward", "embedding", "dy, ids, *, rows: int", _FLOATS, "accum
 _row("pick", "embedding", "x, index", _ALL, "exact")
 _row("pick_backward", "embedding", "dy, index, *, size: int", _ALL, "exact")
 
+_row("mse", "loss", "x, target", _FLOATS, "accumulate", _each(3, "x"))
+_row("mse_backward", "loss", "dy, difference", _FLOATS, "rounding", _each(1, "difference"))
 _row("cross_entropy", "loss", "logits, targets, weights", _FLOATS, "accumulate", _each(3, "logits"))
 _row(
     "cross_entropy_backward",
@@ -343,19 +354,20 @@ _row(
 _row(
     "sgd_",
     "optimizer",
-    "weight, grad, velocity: array?, scale, *, lr: float, momentum: float, nesterov: bool, weight_decay: float",
+    "weights: arrays, grads: arrays, velocities: arrays?, scale, "
+    "*, lr: float, momentum: float, nesterov: bool, weight_decay: float",
     _WIDE,
     "rounding",
-    _each(8, "weight"),
-    "weight velocity",
+    lambda a: 8 * sum(w.size for w in a.weights),
+    "weights velocities",
 )
 _row(
     "adamw_",
     "optimizer",
-    "weight, grad, first, second, scale, "
+    "weights: arrays, grads: arrays, firsts: arrays, seconds: arrays, scale, "
     "*, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, step: int",
     _WIDE,
     "transcendental",
-    _each(16, "weight"),
-    "weight first second",
+    lambda a: 16 * sum(w.size for w in a.weights),
+    "weights firsts seconds",
 )

@@ -10,7 +10,7 @@ from .create import arange, from_numpy, full, ones, rand, randn, tensor, zeros
 from .experts import expert_gates, mixture_of_experts, router_statistics, top_experts
 from .feedforward import gated_linear, swiglu
 from .index import embedding, getitem, pick
-from .loss import cross_entropy, lm_head_loss
+from .loss import cross_entropy, lm_head_loss, mse_loss
 from .matmul import linear, matmul
 from .norm import layernorm, rmsnorm
 from .pointwise import (
@@ -32,7 +32,7 @@ from .pointwise import (
     sub,
     where,
 )
-from .reduce import argmax, cumsum, log_softmax, logsumexp, max, mean, min, mse_loss, softmax, sum, var
+from .reduce import argmax, cumsum, log_softmax, logsumexp, max, mean, min, softmax, sum, var
 from .self_attention import self_attention
 from .shape import (
     concatenate,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from ..base import shapes
 from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
 from ..tape import Op, Tensor
-from .common import floats, pair, reshaped, total, unbroadcast
+from .common import floats, pair, reshaped, unbroadcast
 
 
 class MatMul(Op):
@@ -48,7 +49,7 @@ class Linear(Op):
         result_dtype: DType | None,
     ) -> Array:
         k, self.shape, self.operand_dtype = self.kernels, x.shape, operand_dtype
-        rows = reshaped(k, x, (prod(x.shape[:-1]), x.shape[-1]))
+        rows = _matrix(k, x)
         self.save(x=rows, weight=weight)
         added = bias
         if residual is not None:  # the product starts from it, which costs nothing beside a pass of its own
@@ -56,20 +57,26 @@ class Linear(Op):
             if bias is not None:
                 added = k.add(added, bias)
         y = k.matmul(rows, weight.transpose(), added, operand_dtype=operand_dtype, result_dtype=result_dtype)
-        return reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
+        return y if rows is x else reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
-        k, dtype = self.kernels, self.operand_dtype
-        rows = reshaped(k, dy, (prod(dy.shape[:-1]), dy.shape[-1]))
-        dx = dweight = dbias = None
-        if self.needs("x"):
-            dx = k.matmul(rows, self.weight, operand_dtype=dtype, result_dtype=self.x.dtype)
-            dx = reshaped(k, dx, self.shape)
-        if self.needs("weight"):
-            dweight = k.matmul(rows.transpose(), self.x, operand_dtype=dtype, result_dtype=self.weight.dtype)
-        if self.needs("bias"):
-            dbias = total(k, rows, self.weight.dtype)
+        k, needs = self.kernels, self.needs
+        dx, dweight, dbias = k.linear_backward(
+            _matrix(k, dy),
+            self.x,
+            self.weight,
+            operand_dtype=self.operand_dtype,
+            for_x=needs("x"),
+            for_weight=needs("weight"),
+            for_bias=needs("bias"),
+        )
+        dx = None if dx is None else reshaped(k, dx, self.shape)
         return {"x": dx, "weight": dweight, "bias": dbias, "residual": dy}
+
+
+def _matrix(kernels: Any, x: Array) -> Array:
+    """All axes but the last as one."""
+    return x if len(x.shape) == 2 else reshaped(kernels, x, (prod(x.shape[:-1]), x.shape[-1]))
 
 
 def matmul(a: Tensor, b: Tensor, *, operand_dtype: DType | None = None) -> Tensor:
@@ -109,12 +116,13 @@ def linear(
     """y = x weight^T + bias + residual.   x: (..., K), weight: (N, K), bias: (N,) or None, residual: as y or None,
     y: (..., N). operand_dtype as in `matmul`; result_dtype: of y, None for the dtype of x and weight together.
     """
-    if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
-        raise ShapeError("linear", "weight does not fit the input", got=f"x {x.shape}, weight {weight.shape}")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ShapeError("linear", "bias does not fit the weight", got=bias.shape, expected=weight.shape[:1])
-    if residual is not None and residual.shape != (*x.shape[:-1], weight.shape[0]):
-        expected = (*x.shape[:-1], weight.shape[0])
+    shape, inner = weight.array.shape, x.array.shape[-1:]
+    if len(shape) != 2 or inner != shape[1:]:
+        raise ShapeError("linear", "weight does not fit the input", got=f"x {x.shape}, weight {shape}")
+    if bias is not None and bias.array.shape != shape[:1]:
+        raise ShapeError("linear", "bias does not fit the weight", got=bias.shape, expected=shape[:1])
+    if residual is not None and residual.shape != (*x.shape[:-1], shape[0]):
+        expected = (*x.shape[:-1], shape[0])
         raise ShapeError("linear", "residual does not fit the result", got=residual.shape, expected=expected)
     if operand_dtype is None:  # with it the product itself rounds both to one dtype
         x, weight = pair("linear", x, weight)

@@ -24,8 +24,8 @@ from .experts import (
     sum_rows,
 )
 from .feedforward import swiglu, swiglu_backward, swiglu_joint_backward
-from .loss import cross_entropy, cross_entropy_backward, lm_head_loss
-from .matmul import matmul
+from .loss import cross_entropy, cross_entropy_backward, lm_head_loss, mse, mse_backward
+from .matmul import linear_backward, matmul
 from .memory import all_finite, assign_, cast, concatenate, copy, fill_, where
 from .norm import layernorm, layernorm_backward, rmsnorm, rmsnorm_backward
 from .optimizer import adamw_, sgd_
@@ -102,6 +102,7 @@ __all__ = [
     "layernorm",
     "layernorm_backward",
     "le",
+    "linear_backward",
     "lm_head_loss",
     "log",
     "log_softmax",
@@ -112,6 +113,8 @@ __all__ = [
     "maximum",
     "min",
     "minimum",
+    "mse",
+    "mse_backward",
     "mul",
     "ne",
     "neg",

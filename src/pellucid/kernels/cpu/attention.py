@@ -29,7 +29,6 @@ from .attention_tiles import (
     finish,
     hide,
     keep_size,
-    memory,
     product,
     queries,
     turn_in,
@@ -78,7 +77,7 @@ def attention(
         blocks = -(-tq // (VECTOR // precise.itemsize * 2))
         grain = max(1, _GRAIN // max(1, min(tk, 2 * _KEYS) * d))
         _forward(
-            batch * heads * blocks, grain, memory(q), memory(k), memory(v), memory(o), memory(lse), *shape, *strides,
+            batch * heads * blocks, grain, q, k, v, o, lse, *shape, *strides,
             causal, scale, *random,
         )  # fmt: skip
     return o, lse

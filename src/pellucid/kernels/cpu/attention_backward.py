@@ -26,7 +26,6 @@ from .attention_tiles import (
     fill_keep,
     hide,
     keep_size,
-    memory,
     product,
     queries,
     turn_in,
@@ -79,11 +78,11 @@ def attention_backward(
         attention_pairs_backward.blocks(do, q, k, v, o, lse, dq, sums, shares, shape, options)
     else:
         strides = (*do.strides, *q.strides, *k.strides, *v.strides, *o.strides, *lse.strides)
-        arrays = [memory(x) for x in (do, q, k, v, o, lse, dq, *sums)]
+        arrays = (do, q, k, v, o, lse, dq, *sums)
         _blocks(shares * batch * kv_heads, 1, *arrays, shares, batch, *shape, *strides, *options)
     if not in_place:
         for total, part in ((dk, sums[0]), (dv, sums[1])):
-            _fold(batch * tk * kv_heads, 64, memory(part), memory(total), shares, batch * tk * kv_heads, d, padded)
+            _fold(batch * tk * kv_heads, 64, part, total, shares, batch * tk * kv_heads, d, padded)
     return dq, dk, dv
 
 

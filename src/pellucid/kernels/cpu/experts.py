@@ -10,7 +10,6 @@ from __future__ import annotations
 from ...base.dtypes import DType
 from ...device import Array
 from ...device.cpu import view
-from .elementwise import pointer
 from .formats import element, load, put, store
 from .functions import like, sigmoid, summing
 from .launch import kernel
@@ -87,7 +86,7 @@ def gather_rows(x: Array, source: Array, *, share: int) -> Array:
     x, source = contiguous(x), contiguous(source)
     rows, n = x.shape
     y = x.device.empty((source.size, n), x.dtype)
-    _gather_rows(source.size, row_grain(n), pointer(x), pointer(source), pointer(y), rows, n, share)
+    _gather_rows(source.size, row_grain(n), x, source, y, rows, n, share)
     return y
 
 
@@ -97,7 +96,7 @@ def sum_rows(x: Array, place: Array) -> Array:
     x, place = contiguous(x), contiguous(place)
     (rows, n), (results, active) = x.shape, place.shape
     y = x.device.empty((results, n), x.dtype)
-    _sum_rows(results, row_grain(n, cost=active), pointer(x), pointer(place), pointer(y), rows, n, active)
+    _sum_rows(results, row_grain(n, cost=active), x, place, y, rows, n, active)
     return y
 
 
@@ -106,7 +105,7 @@ def scaled_swiglu(x: Array, scale: Array) -> Array:
     x, scale = contiguous(x), contiguous(scale)
     rows, n = x.shape[0], x.shape[1] // 2
     y = x.device.empty((rows, n), x.dtype)
-    _scaled_swiglu(rows, row_grain(n, cost=2), pointer(x), pointer(scale), pointer(y), n)
+    _scaled_swiglu(rows, row_grain(n, cost=2), x, scale, y, n)
     return y
 
 
@@ -117,7 +116,7 @@ def scaled_swiglu_backward(dy: Array, x: Array, scale: Array) -> tuple[Array, Ar
     rows, n = dy.shape
     y, dx = x.device.empty((rows, n), x.dtype), x.device.empty(x.shape, x.dtype)
     dscale = x.device.empty((rows, 1), x.dtype)
-    arrays = [pointer(a) for a in (dy, x, scale, y, dx, dscale)]
+    arrays = (dy, x, scale, y, dx, dscale)
     _scaled_swiglu_backward(rows, row_grain(n, cost=4), *arrays, n)
     return y, dx, dscale
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...device import Array
-from .elementwise import GRAIN, binary, fresh, map2, plan, pointer, start
+from .elementwise import GRAIN, binary, fresh, map2, plan, start
 from .formats import load, store
 from .functions import inlined, like, sigmoid
 from .launch import kernel
@@ -54,7 +54,7 @@ def swiglu_backward(dy: Array, gate: Array, up: Array) -> tuple[Array, Array]:
     """s = sigmoid(gate):  dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s. Returns dgate, dup."""
     p = plan(dy.shape, dy.strides, gate.shape, gate.strides, up.shape, up.strides)
     dgate, dup = fresh(p, gate, gate.dtype), fresh(p, up, up.dtype)
-    _swiglu_backward(p.size, GRAIN // 2, *[pointer(a) for a in (dy, gate, up, dgate, dup)], p.table)
+    _swiglu_backward(p.size, GRAIN // 2, dy, gate, up, dgate, dup, p.table)
     return dgate, dup
 
 
@@ -78,5 +78,5 @@ def swiglu_joint_backward(dy: Array, both: Array) -> Array:
     rows, hidden = dy.shape
     gradients = both.device.empty(both.shape, both.dtype)
     grain = max(1, GRAIN // 4 // max(1, hidden))
-    _joint(rows, grain, pointer(dy), pointer(both), pointer(gradients), hidden, *dy.strides)
+    _joint(rows, grain, dy, both, gradients, hidden, *dy.strides)
     return gradients

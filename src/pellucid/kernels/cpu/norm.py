@@ -11,7 +11,6 @@ import math
 
 from ...base.dtypes import DType
 from ...device import Array
-from .elementwise import pointer
 from .formats import load, store
 from .functions import inlined, like, summing
 from .launch import kernel
@@ -82,7 +81,7 @@ def rmsnorm(x: Array, weight: Array, *, eps: float, result_dtype: DType | None =
     result_dtype: of y, None for that of x."""
     x, weight = contiguous(x), contiguous(weight)
     y, rstd, rows, n = _results(x, result_dtype)
-    _rmsnorm(rows, row_grain(n, cost=2), pointer(x), pointer(weight), pointer(y), pointer(rstd), n, float(eps))
+    _rmsnorm(rows, row_grain(n, cost=2), x, weight, y, rstd, n, float(eps))
     return y, rstd
 
 
@@ -91,8 +90,7 @@ def rmsnorm_backward(dy: Array, x: Array, weight: Array, rstd: Array) -> tuple[A
     dy, x, w, rstd = contiguous(dy), contiguous(x), contiguous(weight), contiguous(rstd)
     dx, dweight, n, rows, blocks, length = _gradients(dy, x, weight)
     parts = x.device.empty((blocks, n), accumulator(x.dtype))
-    arrays = [pointer(a) for a in (dy, x, w, rstd, dx, parts)]
-    _rmsnorm_backward(blocks, 1, *arrays, n, rows, length)
+    _rmsnorm_backward(blocks, 1, dy, x, w, rstd, dx, parts, n, rows, length)
     return dx, fold(parts, dweight)
 
 
@@ -144,8 +142,7 @@ def layernorm(
     y, rstd, rows, n = _results(x, result_dtype)
     mean = x.device.empty(rstd.shape, rstd.dtype)
     shift = weight if bias is None else contiguous(bias)
-    arrays = [pointer(a) for a in (x, weight, shift, y, mean, rstd)]
-    _layernorm(rows, row_grain(n, cost=2), *arrays, n, float(eps), bias is not None)
+    _layernorm(rows, row_grain(n, cost=2), x, weight, shift, y, mean, rstd, n, float(eps), bias is not None)
     return y, mean, rstd
 
 
@@ -157,8 +154,7 @@ def layernorm_backward(dy: Array, x: Array, weight: Array, mean: Array, rstd: Ar
     dbias = x.device.empty(dweight.shape, dweight.dtype)
     kind = accumulator(x.dtype)
     weights, biases = x.device.empty((blocks, n), kind), x.device.empty((blocks, n), kind)
-    arrays = [pointer(a) for a in (dy, x, w, mean, rstd, dx, weights, biases)]
-    _layernorm_backward(blocks, 1, *arrays, n, rows, length)
+    _layernorm_backward(blocks, 1, dy, x, w, mean, rstd, dx, weights, biases, n, rows, length)
     return dx, fold(weights, dweight), fold(biases, dbias)
 
 

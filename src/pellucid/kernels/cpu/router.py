@@ -12,7 +12,6 @@ import math
 from ...base import dtypes
 from ...device import Array
 from ..indices import check_indices
-from .elementwise import pointer
 from .formats import load, store
 from .functions import exp_flushed, inlined, like
 from .launch import kernel
@@ -180,7 +179,7 @@ def top_experts(logits: Array, counted: Array | None, *, active: int) -> Array:
     chosen = logits.device.empty((rows, active), dtypes.int64)
     mask = chosen if counted is None else contiguous(counted)
     grain = row_grain(n * active, cost=active)
-    _top(rows, grain, pointer(logits), pointer(mask), pointer(chosen), counted is not None, n, active)
+    _top(rows, grain, logits, mask, chosen, counted is not None, n, active)
     return chosen
 
 
@@ -191,7 +190,7 @@ def expert_gates(logits: Array, chosen: Array) -> Array:
     logits, chosen = contiguous(logits), contiguous(chosen)
     (rows, n), active = logits.shape, chosen.shape[1]
     gates = logits.device.empty(chosen.shape, logits.dtype)
-    _gates(rows, row_grain(active, cost=8), pointer(logits), pointer(chosen), pointer(gates), n, active)
+    _gates(rows, row_grain(active, cost=8), logits, chosen, gates, n, active)
     return gates
 
 
@@ -200,7 +199,7 @@ def expert_gates_backward(dgates: Array, gates: Array, chosen: Array, *, experts
     dgates, gates, chosen = contiguous(dgates), contiguous(gates), contiguous(chosen)
     rows, active = gates.shape
     dlogits = gates.device.empty((rows, experts), gates.dtype)
-    arrays = [pointer(a) for a in (dgates, gates, chosen, dlogits)]
+    arrays = (dgates, gates, chosen, dlogits)
     _gates_backward(rows, row_grain(experts, cost=2), *arrays, experts, active)
     return dlogits
 
@@ -218,8 +217,8 @@ def router_statistics(logits: Array, chosen: Array) -> Array:
     (rows, n), active = logits.shape, chosen.shape[1]
     blocks, length = row_blocks(rows)
     parts, sums, y = (logits.device.empty(s, logits.dtype) for s in ((blocks, 2 * n + 2), (2 * n + 2,), (2 + n,)))
-    _sums(blocks, 1, pointer(logits), pointer(chosen), pointer(parts), rows, length, n, active)
-    _statistics(1, 1, pointer(fold(parts, sums)), pointer(y), n, active)
+    _sums(blocks, 1, logits, chosen, parts, rows, length, n, active)
+    _statistics(1, 1, fold(parts, sums), y, n, active)
     return y
 
 
@@ -229,9 +228,9 @@ def router_statistics_backward(dy: Array, logits: Array, chosen: Array, statisti
     dy, logits, chosen, statistics = (contiguous(a) for a in (dy, logits, chosen, statistics))
     (rows, n), active = logits.shape, chosen.shape[1]
     count = logits.device.empty((1,), dtypes.int64)
-    _count(1, 1, pointer(chosen), pointer(count), rows, n, active)
+    _count(1, 1, chosen, count, rows, n, active)
     dlogits = logits.device.empty(logits.shape, logits.dtype)
-    arrays = [pointer(a) for a in (dy, logits, chosen, statistics, count, dlogits)]
+    arrays = (dy, logits, chosen, statistics, count, dlogits)
     _statistics_backward(rows, row_grain(n, cost=8), *arrays, n, active)
     return dlogits
 
@@ -244,6 +243,6 @@ def group_by_expert(chosen: Array, *, experts: int) -> tuple[Array, Array, Array
     device, kind = chosen.device, chosen.dtype
     source, place = device.empty((chosen.size,), kind), device.empty(chosen.shape, kind)
     bounds, following = device.empty((experts + 1,), kind), device.empty((experts,), kind)
-    arrays = [pointer(a) for a in (chosen, source, place, bounds, following)]
+    arrays = (chosen, source, place, bounds, following)
     _sort(1, 1, *arrays, chosen.size, experts)
     return source, place, bounds
