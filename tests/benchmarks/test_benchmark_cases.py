@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import decode, experts, train, xor
+from benchmarks import decode, experts, gemm, train, xor
 from benchmarks.options import Refused
 from pellucid.models import TransformerConfig, TransformerLM
 
@@ -48,6 +48,20 @@ def test_a_wrong_step_is_not_timed(tiny, monkeypatch):
     monkeypatch.setattr(train.Pellucid, "step", lambda self, ids: 1.0 if self.model.device.name == "cpu" else 2.0)
     with pytest.raises(Refused, match="wrong kernels are not timed"):
         train.run(tiny)
+
+
+def test_products_are_checked_and_timed(tiny, monkeypatch):
+    monkeypatch.setattr(gemm, "cases", lambda: gemm.layer("small", 40, 33, 20))
+    found = gemm.run(tiny)
+    assert {row.dtype for row in found} == {"float32", "bfloat16"}
+    assert all(row.p50 > 0 and 0 < row.more["share"] <= 1 for row in found)
+    monkeypatch.setattr(
+        gemm,
+        "_ours",
+        lambda a, b, dtype, turned: lambda: gemm.matmul(*(gemm.cpu.upload(h, dtype) for h in (a + 1, b.T))),
+    )
+    with pytest.raises(Refused, match="small forward of pellucid in float32 is wrong"):
+        gemm.run(tiny)
 
 
 def test_the_operations_of_a_step_add_up_to_it():
