@@ -14,8 +14,10 @@ import ctypes
 import platform
 from array import array
 from collections.abc import Callable
+from math import prod
 
 from ..base.dtypes import DType, float32
+from ..base.shapes import contiguous_strides
 from .array import Array
 from .cpu import CACHED, FROM_SYSTEM, IN_USE, KEEP, LISTS, PEAK, POISON, WORDS
 from .device import Buffer, Device
@@ -304,3 +306,12 @@ def allocator(device: Device, words: array[int], refuse: Callable[[int], Buffer]
     # A Buffer may die after this list does, when the interpreter shuts down, and its block still counts itself out.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
     return builtin("allocate", _allocate, site.buffer_info()[0])
+
+
+def emptier(device: Device) -> Callable[[tuple[int, ...], DType], Array]:
+    """`empty(shape, dtype)` of a device: a fresh uninitialised contiguous array."""
+
+    def empty(shape: tuple[int, ...], dtype: DType) -> Array:
+        return new_array(device.allocate(prod(shape) * dtype.itemsize), shape, dtype, contiguous_strides(shape), 0)
+
+    return empty

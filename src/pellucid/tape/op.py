@@ -188,7 +188,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             hint="set requires_grad=True on a leaf, and call outside no_grad",
         )
     if gradient is None:
-        if root.array.size != 1:
+        if root.array.shape and root.array.size != 1:
             raise ShapeError(
                 "backward",
                 "a gradient is needed for a result with several elements",
@@ -196,8 +196,8 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
                 expected="shape ()",
                 hint="reduce it to a loss, or pass gradient=",
             )
-        seed = constant(root.device, 1.0, root.dtype)
-        if root.shape:
+        seed = constant(root.array.buffer.device, 1.0, root.array.dtype)
+        if root.array.shape:
             seed = seed.expand(root.shape)
     else:
         if gradient.shape != root.shape:
@@ -213,7 +213,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             raise DeviceError("backward", "the gradient is on another device", got=got, expected=expected)
         seed = gradient.array
     if root.op is None:
-        _accumulate(root, seed, shared=True)
+        _accumulate(root, seed, True)
         return
     ops = tape(root)
     pending: dict[int, Array] = {root.op.sequence: seed}
@@ -246,14 +246,15 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
                 elif x.requires_grad:
                     shape = x.array.shape  # type: ignore[union-attr]
                     assert dx.shape == shape, f"{type(op).__name__}: gradient {dx.shape} for {shape}"
-                    _accumulate(x, dx, shared=dx.buffer is dy.buffer or id(dx.buffer) in kept)  # type: ignore[arg-type]
+                    shared = dx.buffer is dy.buffer or id(dx.buffer) in kept
+                    _accumulate(x, dx, shared)  # type: ignore[arg-type]
             if not keep_tape:
                 op.release()
     finally:
         state.recording = recording
 
 
-def _accumulate(leaf: Tensor, dx: Array, *, shared: bool) -> None:
+def _accumulate(leaf: Tensor, dx: Array, shared: bool) -> None:
     """Adds to the gradient of a leaf, which is then its own contiguous memory: optimizers and users may change it."""
     if leaf.grad is not None:
         dx = leaf.device.kernels.add(leaf.grad.array, dx)

@@ -40,7 +40,7 @@ def matmul(
         ShapeError: axes that do not fit.
         DTypeError: a dtype that is not a float, an operand_dtype other than bfloat16, float64 sums rounded to less.
     """
-    if bias is not None and bias.rank == 2:  # it is read as the sums are: in place, if it is laid out like them
+    if bias is not None and len(bias.shape) == 2:  # it is read as the sums are: in place, if it is laid out like them
         sums = dtypes.float64 if dtypes.promote(a.dtype, b.dtype) is dtypes.float64 else dtypes.float32
         if bias.dtype is not sums:
             bias = cast(bias, dtype=sums)
