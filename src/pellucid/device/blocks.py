@@ -86,16 +86,15 @@ define internal void @count(ptr %words, i64 %which, i64 %more) alwaysinline {
 ; a block from the system, its header filled in; null where there is none
 define internal ptr @from_system(ptr %words, i64 %size, i64 %list) noinline {
   %place = alloca ptr
-  %huge = icmp uge i64 %size, 4194304
-  %alignment = select i1 %huge, i64 2097152, i64 64
   %all = add i64 %size, 64
-  %failed = call i32 @posix_memalign(ptr %place, i64 %alignment, i64 %all)
+  %failed = call i32 @posix_memalign(ptr %place, i64 64, i64 %all)
   %bad = icmp ne i32 %failed, 0
   br i1 %bad, label %none, label %some
 none:
   ret ptr null
 some:
   %block = load ptr, ptr %place
+  %huge = icmp uge i64 %size, 4194304
   br i1 %huge, label %advise, label %head
 advise:
   ADVISE
@@ -262,7 +261,12 @@ refuse:
 """
 
 # Large blocks on large pages, as far as the system has them.
-_ADVISE = "%advised = call i32 @madvise(ptr %block, i64 %all, i32 14)" if platform.system() == "Linux" else ""
+_ADVISE = """
+  %bits = ptrtoint ptr %block to i64
+  %down = and i64 %bits, -4096
+  %page = inttoptr i64 %down to ptr
+  %advised = call i32 @madvise(ptr %page, i64 %all, i32 14)
+"""
 
 
 _SAMPLE = Buffer(None, 1 << 40, 1 << 41, object())  # type: ignore[arg-type]
@@ -274,7 +278,12 @@ def _compile() -> tuple[int, ...]:
         slots(_SAMPLE, "address", "device", "memory", "nbytes"),
         strict=True,
     )
-    names = dict(places) | {"ADVISE": _ADVISE, "TYPE": id(Buffer), "LISTS": LISTS, "WORDS": WORDS}
+    names = dict(places) | {
+        "ADVISE": _ADVISE.strip() if platform.system() == "Linux" else "",
+        "TYPE": id(Buffer),
+        "LISTS": LISTS,
+        "WORDS": WORDS,
+    }
     names |= {"IN_USE": IN_USE, "CACHED": CACHED, "PEAK": PEAK, "KEEP": KEEP, "POISON": POISON}
     names |= {"FROM_SYSTEM": FROM_SYSTEM}
     text = _IR
