@@ -14,7 +14,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from . import decode, dispatch, kernels, nanogpt, startup, train, xor
+from . import decode, dispatch, experts, kernels, nanogpt, startup, train, xor
 from .options import Refused
 from .report import Row, as_json, environment, table
 from .train import MODELS, PRECISIONS, TrainOptions, parse_shape
@@ -27,6 +27,7 @@ CASES: dict[str, tuple[Callable[[TrainOptions], list[Row]], str]] = {
     "kernels": (kernels.run, "kernels at the shapes of two models, and their share of this machine's ceilings"),
     "xor": (xor.run, "2000 steps of a network of 33 parameters: overhead and nothing else"),
     "train": (train.run, "a whole training step of a 101.7M and a 4.0M model, and its share of the measured roofline"),
+    "experts": (experts.run, "a training step of a mixture of experts over that of a dense model of its active size"),
     "decode": (decode.run_decode, "tokens after 128 of context, shape of SmolLM2-135M; no peer yet"),
     "prefill": (decode.run_prefill, "a prompt of 512 tokens, same shape; no peer yet"),
     "nanogpt": (nanogpt.run, "the whole CPU recipe of nanoGPT on real text, up to its validation loss"),

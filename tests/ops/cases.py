@@ -22,6 +22,8 @@ from pellucid.base.rng import Generator
 from pellucid.device import Array, Device
 from pellucid.tape import Tensor
 
+from . import experts_numpy
+
 Host = np.ndarray[Any, Any]
 ARRANGEMENTS = ("plain", "views", "stretched")
 
@@ -430,4 +432,60 @@ def _mean_loss(z: Host, targets: Host) -> Host:
     return np.mean(lse - z[np.arange(len(z)), targets])
 
 
-CASES = (*_unary(), *_binary(), *_reductions(), *_shapes(), *_products(), *_fused())
+def _experts() -> list[Case]:
+    def mixture(x: Tensor, logits: Tensor, chosen: Tensor, *weights: Tensor, **how: Any) -> Tensor:
+        """Weights stand expert by expert: gate, up, down."""
+        experts = list(zip(weights[::3], weights[1::3], weights[2::3], strict=True))
+        return ops.mixture_of_experts(x, ops.expert_gates(logits, chosen), chosen, experts, **how)
+
+    def weights(experts: int, width: int, hidden: int) -> list[Host]:
+        shapes = ((hidden, width), (hidden, width), (width, hidden))
+        return [normal(*s, seed=3 * e + i) for e in range(experts) for i, s in enumerate(shapes)]
+
+    logits = normal(5, 3)
+    few = np.array([[2, 0], [0, 2], [3, 3], [0, 2], [2, 0]])  # nobody goes to expert 1, and one token nowhere
+    every = np.argsort(-normal(4, 3), axis=1)
+    alone = np.zeros((4, 1), np.int64)
+    nobody = np.full((2, 1), 3)
+    return [
+        Case("expert_gates", ops.expert_gates, (logits, few), experts_numpy.gates),
+        Case("expert_gates of every expert", ops.expert_gates, (normal(4, 3), every), experts_numpy.gates),
+        Case("router_statistics", ops.router_statistics, (logits, few), experts_numpy.statistics),
+        Case(
+            "router_statistics of every expert", ops.router_statistics, (normal(4, 3), every), experts_numpy.statistics
+        ),
+        Case("router_statistics of nobody", ops.router_statistics, (normal(2, 3), nobody), lambda z, c: np.zeros(5)),
+        Case("mixture_of_experts", mixture, (normal(5, 4), logits, few, *weights(3, 4, 2)), experts_numpy.mixture),
+        Case(
+            "mixture_of_experts all of them",
+            mixture,
+            (normal(4, 3), normal(4, 3), every, *weights(3, 3, 4)),
+            experts_numpy.mixture,
+        ),
+        Case(
+            "mixture_of_experts one",
+            mixture,
+            (normal(4, 2), normal(4, 1), alone, *weights(1, 2, 3)),
+            experts_numpy.mixture,
+        ),
+        Case(
+            "mixture_of_experts for nobody",
+            mixture,
+            (normal(2, 2), normal(2, 3), nobody, *weights(3, 2, 2)),
+            experts_numpy.mixture,
+        ),
+        Case(
+            "mixture_of_experts of no tokens",
+            mixture,
+            (normal(0, 2), normal(0, 3), np.zeros((0, 1), np.int64), *weights(3, 2, 2)),
+        ),
+        Case(
+            "mixture_of_experts bf16",
+            lambda *a: mixture(*a, operand_dtype=dtypes.bfloat16),
+            (normal(5, 4), logits, few, *weights(3, 4, 2)),
+            smooth=False,
+        ),
+    ]
+
+
+CASES = (*_unary(), *_binary(), *_reductions(), *_shapes(), *_products(), *_fused(), *_experts())

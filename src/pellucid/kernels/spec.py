@@ -295,6 +295,37 @@ _row("swiglu", "feedforward", "gate, up", _FLOATS, "transcendental", _each(5, "g
 _row("swiglu_backward", "feedforward", "dy, gate, up", _FLOATS, "transcendental", _each(10, "gate"))
 _row("swiglu_joint_backward", "feedforward", "dy, both", _FLOATS, "transcendental", _each(10, "dy"))
 
+_row("top_experts", "experts", "logits, counted: array?, *, active: int", _WIDE, "exact", _each(1, "logits"))
+_row("expert_gates", "experts", "logits, chosen", _WIDE, "transcendental", _each(5, "chosen"))
+_row(
+    "expert_gates_backward", "experts", "dgates, gates, chosen, *, experts: int", _WIDE, "accumulate", _each(4, "gates")
+)
+_row("router_statistics", "experts", "logits, chosen", _WIDE, "accumulate", _each(8, "logits"))
+_row(
+    "router_statistics_backward", "experts", "dy, logits, chosen, statistics", _WIDE, "accumulate", _each(12, "logits")
+)
+_row("group_by_expert", "experts", "chosen, *, experts: int", (dtypes.int64,), "exact")
+_row("gather_rows", "experts", "x, source, *, share: int", _WIDE, "exact")
+_row("sum_rows", "experts", "x, place", _WIDE, "rounding", lambda a: a.place.size * a.x.shape[1])
+_row("scaled_swiglu", "experts", "x, scale", _WIDE, "transcendental", _each(3, "x"))
+_row("scaled_swiglu_backward", "experts", "dy, x, scale", _WIDE, "accumulate", _each(14, "dy"))
+_row(
+    "grouped_matmul",
+    "experts",
+    "x, weights: arrays, bounds, *, transposed: bool, operand_dtype: dtype?",
+    _WIDE,
+    "accumulate",
+    lambda a: 2 * a.x.size * a.weights[0].shape[0 if a.transposed else 1],  # as if every row belonged to somebody
+)
+_row(
+    "grouped_outer",
+    "experts",
+    "a, b, bounds, *, operand_dtype: dtype?",
+    _WIDE,
+    "accumulate",
+    lambda a: 2 * a.a.size * a.b.shape[1],
+)
+
 _row("embedding", "embedding", "weight, ids", _ALL, "exact")
 _row("embedding_backward", "embedding", "dy, ids, *, rows: int", _FLOATS, "accumulate", _each(1, "dy"))
 _row("pick", "embedding", "x, index", _ALL, "exact")

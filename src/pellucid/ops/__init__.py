@@ -7,6 +7,7 @@ from .attention import attention, rope
 from .common import cast
 from .compare import eq, ge, gt, le, logical_and, logical_not, logical_or, lt, ne
 from .create import arange, from_numpy, full, ones, rand, randn, tensor, zeros
+from .experts import expert_gates, mixture_of_experts, router_statistics, top_experts
 from .feedforward import gated_linear, swiglu
 from .index import embedding, getitem, pick
 from .loss import cross_entropy, lm_head_loss, mse_loss
@@ -67,6 +68,7 @@ __all__ = [
     "eq",
     "exp",
     "expand",
+    "expert_gates",
     "flatten",
     "from_numpy",
     "full",
@@ -93,6 +95,7 @@ __all__ = [
     "mean",
     "min",
     "minimum",
+    "mixture_of_experts",
     "mse_loss",
     "mul",
     "ne",
@@ -107,6 +110,7 @@ __all__ = [
     "reshape",
     "rmsnorm",
     "rope",
+    "router_statistics",
     "self_attention",
     "sigmoid",
     "silu",
@@ -121,6 +125,7 @@ __all__ = [
     "swiglu",
     "tanh",
     "tensor",
+    "top_experts",
     "transpose",
     "unsqueeze",
     "var",

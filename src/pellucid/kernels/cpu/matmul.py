@@ -40,6 +40,27 @@ def matmul(
         ShapeError: axes that do not fit.
         DTypeError: a dtype that is not a float, an operand_dtype other than bfloat16, float64 sums rounded to less.
     """
+    plan, bias = _plan(a, b, bias, operand_dtype, result_dtype)
+    if isinstance(plan, SmallPlan):
+        return plan.run(a, b, bias)
+    return _run(plan, a, b, bias, a.buffer.device.empty(plan.shape, plan.dtype))
+
+
+def matmul_into(y: Array, a: Array, b: Array, *, operand_dtype: DType | None = None) -> None:
+    """y = a @ b in memory that is there: contiguous, of the shape and a dtype `matmul` would give."""
+    plan, _ = _plan(a, b, None, operand_dtype, y.dtype)
+    assert y.shape == plan.shape
+    assert y.is_contiguous
+    if isinstance(plan, SmallPlan):
+        plan.run_into(y, a, b, None)
+    else:
+        _run(plan, a, b, None, y)
+
+
+def _plan(
+    a: Array, b: Array, bias: Array | None, operand_dtype: DType | None, result_dtype: DType | None
+) -> tuple[Plan | SmallPlan, Array | None]:
+    """The plan of a product, remembered, and its bias as the plan reads it."""
     if bias is not None and len(bias.shape) == 2:  # it is read as the sums are: in place, if it is laid out like them
         sums = dtypes.float64 if dtypes.promote(a.dtype, b.dtype) is dtypes.float64 else dtypes.float32
         if bias.dtype is not sums:
@@ -54,7 +75,7 @@ def matmul(
         if len(_plans) >= _PLANS:
             _plans.clear()
         plan = _plans[key] = _checked_plan(a, b, bias, operand_dtype, result_dtype, path)
-    return plan.run(a, b, bias) if isinstance(plan, SmallPlan) else _run(plan, a, b, bias)
+    return plan, bias
 
 
 def linear_backward(
@@ -87,10 +108,8 @@ def linear_backward(
     return dx, dweight, dbias
 
 
-def _run(plan: Plan, a: Array, b: Array, bias: Array | None) -> Array:
-    device = a.buffer.device
-    y = device.empty(plan.shape, plan.dtype)
-    scratch = device.allocate(plan.scratch_bytes)
+def _run(plan: Plan, a: Array, b: Array, bias: Array | None, y: Array) -> Array:
+    scratch = a.buffer.device.allocate(plan.scratch_bytes)
     starts = {"a": a.address, "b": b.address, "y": y.address, "scratch": scratch.address}
     if bias is not None:
         starts["bias"] = bias.address

@@ -80,7 +80,11 @@ class SmallPlan:
         self.table = words([k, n, *a.strides, *b.strides, *((0, 0) if bias is None else (bias.strides[0], 1))])
 
     def run(self, a: Array, b: Array, bias: Array | None) -> Array:
-        y = new_array(a.buffer.device.allocate(self.nbytes), self.shape, self.dtype, self.strides, 0)
+        return self.run_into(
+            new_array(a.buffer.device.allocate(self.nbytes), self.shape, self.dtype, self.strides, 0), a, b, bias
+        )
+
+    def run_into(self, y: Array, a: Array, b: Array, bias: Array | None) -> Array:
         # One chunk, and never a grain of 1: this is done before Python's lock could be handed over.
         rows = self.rows
         _product.launch(rows, rows + 1, a, b, a if bias is None else bias, y, self.table)
