@@ -47,6 +47,7 @@ def general(op: type[Op], *inputs: Tensor | None, **attributes: Any) -> Tensor:
 
 @pytest.mark.parametrize("apply", [Scaled.apply, lambda *a, **k: general(Scaled, *a, **k)], ids=["written", "general"])
 def test_both_ways_to_apply(apply: Any) -> None:
+    Scaled.apply(leaf([1.0]), None)  # writes them out
     x, w, fixed = leaf([1.0, 2.0]), leaf([3.0, 5.0]), leaf([7.0, 7.0], grad=False)
     y = apply(x, w)
     assert y.requires_grad
@@ -61,8 +62,8 @@ def test_both_ways_to_apply(apply: Any) -> None:
 
 
 def test_an_op_of_any_number_of_inputs_is_applied_by_the_loop() -> None:
-    assert Stack.apply.__func__ is Op.apply.__func__  # type: ignore[attr-defined]
     assert numbers(Stack.apply(leaf([1.0]), leaf([2.0, 3.0]))).tolist() == [1.0, 2.0, 3.0]
+    assert Stack.apply.__func__ is Op.apply.__func__  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("wrong", ["more", "less"])

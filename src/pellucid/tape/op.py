@@ -52,12 +52,7 @@ class Op:
         cls.names = tuple(p.name for p in parameters if p.kind in positional)
         cls.places = {name: i for i, name in enumerate(cls.names)}
         cls.variadic = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
-        scope = {"new": object.__new__, "state": state, "traces": traces, "Tensor": Tensor, "sequence": _sequence}
-        apply = written.applying(cls, cls.forward, scope | {"mixed": _mixed})
-        if apply is not None:
-            cls.apply = staticmethod(apply)  # type: ignore[method-assign, assignment]
-        cls.save = written.saving(cls, cls.saves)  # type: ignore[method-assign]
-        cls.release = written.releasing(cls, cls.saves)  # type: ignore[method-assign]
+        cls.apply = classmethod(_first_apply)  # type: ignore[method-assign, assignment]
 
     requires_grad: ClassVar[bool] = True  # of the output, as of a Tensor
     is_op: ClassVar[bool] = True  # among the inputs of another Op, as opposed to a Tensor
@@ -146,6 +141,19 @@ class Op:
     def release(self) -> None:
         """Lets go of everything kept for backward. Written out for each Op."""
         raise NotImplementedError
+
+
+def _first_apply(cls: type[Op], *inputs: Tensor | None, **options: Any) -> Tensor:
+    """`apply` until it is called: writes out the functions of this Op, which would take too long for all at import."""
+    scope = {"new": object.__new__, "state": state, "traces": traces, "Tensor": Tensor, "sequence": _sequence}
+    apply = written.applying(cls, cls.forward, scope | {"mixed": _mixed})
+    cls.save = written.saving(cls, cls.saves)  # type: ignore[method-assign]
+    cls.release = written.releasing(cls, cls.saves)  # type: ignore[method-assign]
+    cls.apply = _loop if apply is None else staticmethod(apply)  # type: ignore[method-assign, assignment]
+    return cls.apply(*inputs, **options)
+
+
+_loop = Op.__dict__["apply"]
 
 
 def _mixed(where: str, a: Device, b: Device) -> DeviceError:
