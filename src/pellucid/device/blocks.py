@@ -14,8 +14,10 @@ import ctypes
 import platform
 from array import array
 from collections.abc import Callable
+from math import prod
 
 from ..base.dtypes import DType, float32
+from ..base.shapes import contiguous_strides
 from .array import Array
 from .cpu import CACHED, FROM_SYSTEM, IN_USE, KEEP, LISTS, PEAK, POISON, WORDS
 from .device import Buffer, Device
@@ -84,16 +86,15 @@ define internal void @count(ptr %words, i64 %which, i64 %more) alwaysinline {
 ; a block from the system, its header filled in; null where there is none
 define internal ptr @from_system(ptr %words, i64 %size, i64 %list) noinline {
   %place = alloca ptr
-  %huge = icmp uge i64 %size, 4194304
-  %alignment = select i1 %huge, i64 2097152, i64 64
   %all = add i64 %size, 64
-  %failed = call i32 @posix_memalign(ptr %place, i64 %alignment, i64 %all)
+  %failed = call i32 @posix_memalign(ptr %place, i64 64, i64 %all)
   %bad = icmp ne i32 %failed, 0
   br i1 %bad, label %none, label %some
 none:
   ret ptr null
 some:
   %block = load ptr, ptr %place
+  %huge = icmp uge i64 %size, 4194304
   br i1 %huge, label %advise, label %head
 advise:
   ADVISE
@@ -260,7 +261,12 @@ refuse:
 """
 
 # Large blocks on large pages, as far as the system has them.
-_ADVISE = "%advised = call i32 @madvise(ptr %block, i64 %all, i32 14)" if platform.system() == "Linux" else ""
+_ADVISE = """
+  %bits = ptrtoint ptr %block to i64
+  %down = and i64 %bits, -4096
+  %page = inttoptr i64 %down to ptr
+  %advised = call i32 @madvise(ptr %page, i64 %all, i32 14)
+"""
 
 
 _SAMPLE = Buffer(None, 1 << 40, 1 << 41, object())  # type: ignore[arg-type]
@@ -272,7 +278,12 @@ def _compile() -> tuple[int, ...]:
         slots(_SAMPLE, "address", "device", "memory", "nbytes"),
         strict=True,
     )
-    names = dict(places) | {"ADVISE": _ADVISE, "TYPE": id(Buffer), "LISTS": LISTS, "WORDS": WORDS}
+    names = dict(places) | {
+        "ADVISE": _ADVISE.strip() if platform.system() == "Linux" else "",
+        "TYPE": id(Buffer),
+        "LISTS": LISTS,
+        "WORDS": WORDS,
+    }
     names |= {"IN_USE": IN_USE, "CACHED": CACHED, "PEAK": PEAK, "KEEP": KEEP, "POISON": POISON}
     names |= {"FROM_SYSTEM": FROM_SYSTEM}
     text = _IR
@@ -304,3 +315,12 @@ def allocator(device: Device, words: array[int], refuse: Callable[[int], Buffer]
     # A Buffer may die after this list does, when the interpreter shuts down, and its block still counts itself out.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
     return builtin("allocate", _allocate, site.buffer_info()[0])
+
+
+def emptier(device: Device) -> Callable[[tuple[int, ...], DType], Array]:
+    """`empty(shape, dtype)` of a device: a fresh uninitialised contiguous array."""
+
+    def empty(shape: tuple[int, ...], dtype: DType) -> Array:
+        return new_array(device.allocate(prod(shape) * dtype.itemsize), shape, dtype, contiguous_strides(shape), 0)
+
+    return empty

@@ -34,9 +34,10 @@ class HostDevice(Device):
         self._words = int64_words("q", bytes(8 * WORDS))
 
     def allocate(self, nbytes: int) -> Buffer:
-        """The first allocation: later ones go to native code that takes this method's place."""
+        """The first allocation: later ones go to native code that takes the place of this method and of `empty`."""
         self._words[KEEP], self._words[POISON] = _KEEP, settings().poison
-        self.allocate = load(_BLOCKS).allocator(self, self._words, self._refuse)
+        blocks = load(_BLOCKS)
+        self.allocate, self.empty = blocks.allocator(self, self._words, self._refuse), blocks.emptier(self)
         return self.allocate(nbytes)
 
     def _refuse(self, nbytes: int) -> Buffer:

@@ -105,8 +105,8 @@ def mse_loss(x: Tensor, target: Tensor) -> Tensor:
     """y = mean((x - target)**2), shape (); the two broadcast. Raises ShapeError where they do not, or are empty."""
     x, target = pair("mse_loss", x, target)
     x, target = floats("mse_loss", x), floats("mse_loss", target)
-    shape = x.shape if x.shape == target.shape else shapes.broadcast(x.shape, target.shape, where="mse_loss")
-    if 0 in shape:
+    shape, other = x.array.shape, target.array.shape
+    if 0 in (shape if shape == other else shapes.broadcast(shape, other, where="mse_loss")):
         raise ShapeError("mse_loss", "nothing to average", got=f"{x.shape} and {target.shape}")
     return MSELoss.apply(x, target)
 

@@ -60,15 +60,17 @@ class Linear(Op):
         return y if rows is x else reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
-        k, needs = self.kernels, self.needs
+        k, (x, weight, bias, _) = self.kernels, self.inputs
+        assert x is not None
+        assert weight is not None
         dx, dweight, dbias = k.linear_backward(
             _matrix(k, dy),
             self.x,
             self.weight,
             operand_dtype=self.operand_dtype,
-            for_x=needs("x"),
-            for_weight=needs("weight"),
-            for_bias=needs("bias"),
+            for_x=x.requires_grad,
+            for_weight=weight.requires_grad,
+            for_bias=bias is not None and bias.requires_grad,
         )
         dx = None if dx is None else reshaped(k, dx, self.shape)
         return {"x": dx, "weight": dweight, "bias": dbias, "residual": dy}

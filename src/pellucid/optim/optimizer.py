@@ -106,12 +106,13 @@ class Optimizer:
         self.steps += 1
         together: dict[tuple[Any, ...], list[list[Array]]] = {}
         lists: list[list[Array]] = []
-        state, last = self.state, None
+        state, last, everyone, usual = self.state, None, self.learning_rate, self.weight_decay
         for name, p in self.parameters.items():
             if p.grad is None:
                 continue
             weight, grad = p.array, p.grad.array
-            alike = (*self.rate_and_decay(name, p), weight.dtype, grad.dtype)
+            rate, decay = self.rate_and_decay(name, p) if self.groups else (everyone, usual if p.decay else 0.0)
+            alike = rate, decay, weight.dtype, grad.dtype
             if alike != last:
                 last = alike
                 if alike not in together:
@@ -119,10 +120,8 @@ class Optimizer:
                 lists = together[alike]
             lists[0].append(weight)
             lists[1].append(grad)
-            i = 2
-            for key in self._keys[name]:
-                lists[i].append(state[key].array)
-                i += 1
+            for slot, key in enumerate(self._keys[name], 2):
+                lists[slot].append(state[key].array)
         for (rate, decay, *_), found in together.items():
             self.update(*found, scale=scale.array, rate=rate, decay=decay)
 

@@ -52,12 +52,7 @@ class Op:
         cls.names = tuple(p.name for p in parameters if p.kind in positional)
         cls.places = {name: i for i, name in enumerate(cls.names)}
         cls.variadic = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
-        scope = {"new": object.__new__, "state": state, "traces": traces, "Tensor": Tensor, "sequence": _sequence}
-        apply = written.applying(cls, cls.forward, scope | {"mixed": _mixed})
-        if apply is not None:
-            cls.apply = staticmethod(apply)  # type: ignore[method-assign, assignment]
-        cls.save = written.saving(cls, cls.saves)  # type: ignore[method-assign]
-        cls.release = written.releasing(cls, cls.saves)  # type: ignore[method-assign]
+        cls.apply = classmethod(_first_apply)  # type: ignore[method-assign, assignment]
 
     requires_grad: ClassVar[bool] = True  # of the output, as of a Tensor
     is_op: ClassVar[bool] = True  # among the inputs of another Op, as opposed to a Tensor
@@ -148,6 +143,19 @@ class Op:
         raise NotImplementedError
 
 
+def _first_apply(cls: type[Op], *inputs: Tensor | None, **options: Any) -> Tensor:
+    """`apply` until it is called: writes out the functions of this Op, which would take too long for all at import."""
+    scope = {"new": object.__new__, "state": state, "traces": traces, "Tensor": Tensor, "sequence": _sequence}
+    apply = written.applying(cls, cls.forward, scope | {"mixed": _mixed})
+    cls.save = written.saving(cls, cls.saves)  # type: ignore[method-assign]
+    cls.release = written.releasing(cls, cls.saves)  # type: ignore[method-assign]
+    cls.apply = _loop if apply is None else staticmethod(apply)  # type: ignore[method-assign, assignment]
+    return cls.apply(*inputs, **options)
+
+
+_loop = Op.__dict__["apply"]
+
+
 def _mixed(where: str, a: Device, b: Device) -> DeviceError:
     got = f"{a.name!r} and {b.name!r}"
     return DeviceError(where, "inputs on different devices", got=got, hint="move them with .to(device)")
@@ -188,7 +196,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             hint="set requires_grad=True on a leaf, and call outside no_grad",
         )
     if gradient is None:
-        if root.array.size != 1:
+        if root.array.shape and root.array.size != 1:
             raise ShapeError(
                 "backward",
                 "a gradient is needed for a result with several elements",
@@ -196,8 +204,8 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
                 expected="shape ()",
                 hint="reduce it to a loss, or pass gradient=",
             )
-        seed = constant(root.device, 1.0, root.dtype)
-        if root.shape:
+        seed = constant(root.array.buffer.device, 1.0, root.array.dtype)
+        if root.array.shape:
             seed = seed.expand(root.shape)
     else:
         if gradient.shape != root.shape:
@@ -213,7 +221,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             raise DeviceError("backward", "the gradient is on another device", got=got, expected=expected)
         seed = gradient.array
     if root.op is None:
-        _accumulate(root, seed, shared=True)
+        _accumulate(root, seed, True)
         return
     ops = tape(root)
     pending: dict[int, Array] = {root.op.sequence: seed}
@@ -246,14 +254,15 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
                 elif x.requires_grad:
                     shape = x.array.shape  # type: ignore[union-attr]
                     assert dx.shape == shape, f"{type(op).__name__}: gradient {dx.shape} for {shape}"
-                    _accumulate(x, dx, shared=dx.buffer is dy.buffer or id(dx.buffer) in kept)  # type: ignore[arg-type]
+                    shared = dx.buffer is dy.buffer or id(dx.buffer) in kept
+                    _accumulate(x, dx, shared)  # type: ignore[arg-type]
             if not keep_tape:
                 op.release()
     finally:
         state.recording = recording
 
 
-def _accumulate(leaf: Tensor, dx: Array, *, shared: bool) -> None:
+def _accumulate(leaf: Tensor, dx: Array, shared: bool) -> None:
     """Adds to the gradient of a leaf, which is then its own contiguous memory: optimizers and users may change it."""
     if leaf.grad is not None:
         dx = leaf.device.kernels.add(leaf.grad.array, dx)

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from ...base import dtypes
+from ...base.shapes import contiguous_strides
 from ...device import Array
 from .formats import array_at, load, store
 from .functions import summing
@@ -71,6 +72,13 @@ def global_norm(parts: list[Array]) -> Array:
 
 def _alike(parts: list[Array]) -> list[list[Array]]:
     """The parts in order, in lists for one launch each: of one dtype, contiguous, not too many."""
+    kind = parts[0].dtype
+    for part in parts:
+        if part.dtype is not kind or part.strides != contiguous_strides(part.shape):
+            break
+    else:
+        if len(parts) <= MOST_LISTED:
+            return [parts]
     groups: list[list[Array]] = []
     dtype, room = None, 0
     for part in parts:

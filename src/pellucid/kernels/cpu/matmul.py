@@ -61,7 +61,7 @@ def _plan(
     a: Array, b: Array, bias: Array | None, operand_dtype: DType | None, result_dtype: DType | None
 ) -> tuple[Plan | SmallPlan, Array | None]:
     """The plan of a product, remembered, and its bias as the plan reads it."""
-    if bias is not None and bias.rank == 2:  # it is read as the sums are: in place, if it is laid out like them
+    if bias is not None and len(bias.shape) == 2:  # it is read as the sums are: in place, if it is laid out like them
         sums = dtypes.float64 if dtypes.promote(a.dtype, b.dtype) is dtypes.float64 else dtypes.float32
         if bias.dtype is not sums:
             bias = cast(bias, dtype=sums)
