@@ -36,7 +36,7 @@ def case(
     row = spec.KERNELS[kernel]
 
     def register(make: Callable[[Data, Shape], Call]) -> Callable[[Data, Shape], Call]:
-        chosen = tuple(d for d in TESTED if d in (kinds or row.dtypes))
+        chosen = tuple(d for d in kinds or TESTED if d in row.dtypes)
         CASES.append(Case(kernel, label, make, shapes, tolerance or row.tolerance, layouts, chosen))
         return make
 
@@ -349,6 +349,71 @@ def _attention_backward(d: Data, s: Shape) -> Call:
 def _rope(d: Data, s: Shape) -> Call:
     table = d.statistic(s[1] + 3, s[3] // 2)
     return [d.normal(*s), table, table], {"offset": 2, "interleaved": False, "inverse": False}
+
+
+# --- inference: matrices held in int8 or bfloat16 ------------------------------------------------------------------------
+
+MATRICES = ((1, 1), (5, 63), (3, 100), (257, 65), (0, 7), (70, 1000))
+
+
+@case("quantize", shapes=MATRICES)
+def _quantize(d: Data, s: Shape) -> Call:
+    return [d.normal(*s)], {}
+
+
+@case("dequantize", shapes=MATRICES, kinds=(dtypes.int8,))
+def _dequantize(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.plain(d.random.random(s[0]), dtypes.float32)], {"dtype": dtypes.float32}
+
+
+HELD = (dtypes.int8, dtypes.bfloat16, dtypes.float32)
+
+
+def _held(d: Data, weight: DType, *shape: int) -> tuple[Any, Any]:
+    """A matrix and its scales, None where it has none."""
+    if weight is not dtypes.int8:
+        return d.plain(d.random.normal(size=shape), weight), None
+    scale = (d.random.random(shape[0]) + 0.5) / 127
+    return d.plain(d.random.integers(-127, 128, shape), weight), d.plain(scale, dtypes.float32)
+
+
+for _weight in HELD:
+    for _operand in (None, dtypes.bfloat16):
+
+        @case(
+            "held_linear",
+            f"{_weight.name}-{_operand.name if _operand else 'plain'}",
+            shapes=((1, 1, 1), (1, 63, 5), (2, 64, 7), (3, 1000, 300), (4, 576, 66), (33, 100, 65), (0, 5, 3), (2, 0, 3)),
+            tolerance="mixed" if _operand else None,
+        )
+        def _held_linear(d: Data, s: Shape, weight: DType = _weight, operand: DType | None = _operand) -> Call:
+            m, k, n = s
+            matrix, scale = _held(d, weight, n, k)
+            bias = d.plain(d.random.normal(size=n), dtypes.float32) if m % 2 else None
+            return [d.normal(m, k), matrix, scale, bias], {"operand_dtype": operand}
+
+
+for _weight in HELD:
+    for _position in (0, 5, 700):
+
+        @case(
+            "decode_layer",
+            f"{_weight.name}-{_position}",
+            shapes=((8, 2, 1, 4, 12), (100, 3, 3, 6, 63), (64, 4, 2, 32, 160)),
+            tolerance="mixed",
+            layouts=("plain",),
+        )
+        def _decode_layer(d: Data, s: Shape, weight: DType = _weight, position: int = _position) -> Call:
+            width, heads, kv_heads, size, hidden = s
+            q, kv = heads * size, kv_heads * size
+            shapes = ((q, width), (kv, width), (kv, width), (width, q), *[(hidden, width)] * 2, (width, hidden))
+            held = [_held(d, weight, *shape) for shape in shapes]
+            scales = [scale for _, scale in held if scale is not None]
+            tables = [d.statistic(position + 1, size // 2) for _ in "cs"]
+            caches = [d.normal(position + 3, kv_heads, size) for _ in "kv"]
+            norms = [d.normal(width), d.normal(width)]
+            options = {"position": position, "eps": 1e-5, "interleaved": position == 5, "operand_dtype": None}
+            return [d.normal(width), norms, [w for w, _ in held], scales, *tables, *caches], options
 
 
 # --- optimizers: contiguous arguments of one shape --------------------------------------------------------------------

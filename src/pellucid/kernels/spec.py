@@ -270,6 +270,27 @@ _row(
 _row("swiglu", "feedforward", "gate, up", _FLOATS, "transcendental", _each(5, "gate"))
 _row("swiglu_backward", "feedforward", "dy, gate, up", _FLOATS, "transcendental", _each(10, "gate"))
 
+_row("quantize", "inference", "x", _FLOATS, "exact", _each(3, "x"))
+_row("dequantize", "inference", "values, scale, *, dtype: dtype", (dtypes.int8,), "rounding", _each(1, "values"))
+_row(
+    "held_linear",
+    "inference",
+    "x, weight, scale: array?, bias: array?, *, operand_dtype: dtype?",
+    (dtypes.float32,),
+    "accumulate",
+    lambda a: 2 * a.x.size * a.weight.shape[0],
+)
+_row(
+    "decode_layer",
+    "inference",
+    "x, norms: arrays, weights: arrays, scales: arrays, cos, sin, keys, values, "
+    "*, position: int, eps: float, interleaved: bool, operand_dtype: dtype?",
+    (dtypes.float32,),
+    "accumulate",
+    lambda a: 2 * sum(w.size for w in a.weights) + 4 * (a.position + 1) * a.weights[0].shape[0],
+    "keys values",
+)
+
 _row("embedding", "embedding", "weight, ids", _ALL, "exact")
 _row("embedding_backward", "embedding", "dy, ids, *, rows: int", _FLOATS, "accumulate", _each(1, "dy"))
 _row("pick", "embedding", "x, index", _ALL, "exact")

@@ -14,8 +14,10 @@ from .activation import (
 )
 from .attention import attention, attention_backward, rope
 from .clip import clip_scale, global_norm
+from .decode_layer import decode_layer
 from .embedding import embedding, embedding_backward, pick, pick_backward
 from .feedforward import swiglu, swiglu_backward
+from .inference import dequantize, held_linear, quantize
 from .loss import cross_entropy, cross_entropy_backward, lm_head_loss
 from .matmul import matmul
 from .memory import all_finite, assign_, cast, concatenate, copy, fill_, where
@@ -65,6 +67,8 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_backward",
     "cumsum",
+    "decode_layer",
+    "dequantize",
     "div",
     "dropout",
     "embedding",
@@ -77,6 +81,7 @@ __all__ = [
     "gelu_backward",
     "global_norm",
     "gt",
+    "held_linear",
     "layernorm",
     "layernorm_backward",
     "le",
@@ -97,6 +102,7 @@ __all__ = [
     "pick",
     "pick_backward",
     "pow",
+    "quantize",
     "relu",
     "relu_backward",
     "rmsnorm",

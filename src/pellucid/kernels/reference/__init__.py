@@ -3,6 +3,7 @@
 from .attention import attention, attention_backward, rope
 from .embedding import embedding, embedding_backward, pick, pick_backward
 from .feedforward import swiglu, swiglu_backward
+from .inference import decode_layer, dequantize, held_linear, quantize
 from .loss import cross_entropy, cross_entropy_backward, lm_head_loss
 from .matmul import matmul
 from .norm import layernorm, layernorm_backward, rmsnorm, rmsnorm_backward
@@ -80,6 +81,8 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_backward",
     "cumsum",
+    "decode_layer",
+    "dequantize",
     "div",
     "dropout",
     "embedding",
@@ -92,6 +95,7 @@ __all__ = [
     "gelu_backward",
     "global_norm",
     "gt",
+    "held_linear",
     "layernorm",
     "layernorm_backward",
     "le",
@@ -112,6 +116,7 @@ __all__ = [
     "pick",
     "pick_backward",
     "pow",
+    "quantize",
     "relu",
     "relu_backward",
     "rmsnorm",
