@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from pellucid.base import dtypes
 from pellucid.base.dtypes import DType
 from pellucid.device import reference
 from pellucid.kernels import spec
+from pellucid.kernels.llama_layers import LlamaLayers
 
 from .parity import LAYOUTS, Case, Data, numbers, place
 
@@ -371,9 +374,10 @@ HELD = (dtypes.int8, dtypes.bfloat16, dtypes.float32)
 
 def _held(d: Data, weight: DType, *shape: int) -> tuple[Any, Any]:
     """A matrix and its scales, None where it has none."""
+    size = max(1, shape[1]) ** -0.5
     if weight is not dtypes.int8:
-        return d.plain(d.random.normal(size=shape), weight), None
-    scale = (d.random.random(shape[0]) + 0.5) / 127
+        return d.plain(d.random.normal(size=shape) * size, weight), None
+    scale = (d.random.random(shape[0]) + 0.5) / 60 * size
     return d.plain(d.random.integers(-127, 128, shape), weight), d.plain(scale, dtypes.float32)
 
 
@@ -394,26 +398,35 @@ for _weight in HELD:
 
 
 for _weight in HELD:
-    for _position in (0, 5, 700):
+    for _position in (0, 5, 300):
 
         @case(
-            "decode_layer",
+            "decode_layers",
             f"{_weight.name}-{_position}",
-            shapes=((8, 2, 1, 4, 12), (100, 3, 3, 6, 63), (64, 4, 2, 32, 160)),
-            tolerance="mixed",
+            shapes=((8, 2, 1, 4, 12), (100, 3, 3, 6, 63), (64, 4, 2, 32, 160), (64, 2, 1, 80, 96)),
             layouts=("plain",),
         )
-        def _decode_layer(d: Data, s: Shape, weight: DType = _weight, position: int = _position) -> Call:
+        def _decode_layers(d: Data, s: Shape, weight: DType = _weight, position: int = _position) -> Call:
             width, heads, kv_heads, size, hidden = s
-            q, kv = heads * size, kv_heads * size
+            q, kv, room, count = heads * size, kv_heads * size, position + 3, 2
             shapes = ((q, width), (kv, width), (kv, width), (width, q), *[(hidden, width)] * 2, (width, hidden))
-            held = [_held(d, weight, *shape) for shape in shapes]
-            scales = [scale for _, scale in held if scale is not None]
-            tables = [d.statistic(position + 1, size // 2) for _ in "cs"]
-            caches = [d.normal(position + 3, kv_heads, size) for _ in "kv"]
-            norms = [d.normal(width), d.normal(width)]
-            options = {"position": position, "eps": 1e-5, "interleaved": position == 5, "operand_dtype": None}
-            return [d.normal(width), norms, [w for w, _ in held], scales, *tables, *caches], options
+            held = [_held(d, weight, *shape) for _ in range(count) for shape in shapes]
+            caches = [[d.normal(room, kv_heads, size) for _ in range(count)] for _ in "kv"]
+            angles = d.random.random((room, size // 2)) * 6
+            tables = [d.plain(table(angles), dtypes.float32) for table in (np.cos, np.sin)]
+            layers = LlamaLayers(
+                norms=[d.statistic(width) for _ in range(2 * count)],
+                weights=[w for w, _ in held],
+                scales=[scale for _, scale in held if scale is not None],
+                keys=caches[0],
+                values=caches[1],
+                cos=tables[0],
+                sin=tables[1],
+                eps=1e-5,
+                interleaved=position == 5,
+                operand_dtype=None,
+            )
+            return [d.normal(width), layers], {"position": position}
 
 
 # --- optimizers: contiguous arguments of one shape --------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import KernelError
 from ..device import Array
+from .llama_layers import LlamaLayers
 
 # --- tolerances -------------------------------------------------------------------------------------------------------
 
@@ -64,7 +65,7 @@ def tolerance(kind: str, dtype: DType) -> Tolerance:
 
 @dataclass(frozen=True)
 class Argument:
-    """kind: "array", "array?" (or None), "arrays" (a list), "int", "float", "bool", "dtype", "dtype?" or "axes"."""
+    """kind: "array", "array?" (or None), "arrays" (a list), "layers", "int", "float", "bool", "dtype", "dtype?" or "axes"."""
 
     name: str
     kind: str
@@ -109,7 +110,7 @@ class Kernel:
 
 
 def _nbytes(value: Any) -> int:
-    if isinstance(value, Array):
+    if isinstance(value, Array | LlamaLayers):
         return value.nbytes
     if isinstance(value, list | tuple):
         return sum(_nbytes(v) for v in value)
@@ -281,14 +282,13 @@ _row(
     lambda a: 2 * a.x.size * a.weight.shape[0],
 )
 _row(
-    "decode_layer",
+    "decode_layers",
     "inference",
-    "x, norms: arrays, weights: arrays, scales: arrays, cos, sin, keys, values, "
-    "*, position: int, eps: float, interleaved: bool, operand_dtype: dtype?",
+    "x, layers: layers, *, position: int",
     (dtypes.float32,),
     "accumulate",
-    lambda a: 2 * sum(w.size for w in a.weights) + 4 * (a.position + 1) * a.weights[0].shape[0],
-    "keys values",
+    lambda a: sum(2 * w.size for w in a.layers.weights)
+    + 4 * (a.position + 1) * sum(w.shape[0] for w in a.layers.weights[::7]),
 )
 
 _row("embedding", "embedding", "weight, ids", _ALL, "exact")

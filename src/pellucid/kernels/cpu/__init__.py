@@ -14,7 +14,7 @@ from .activation import (
 )
 from .attention import attention, attention_backward, rope
 from .clip import clip_scale, global_norm
-from .decode_layer import decode_layer
+from .decode_layers import decode_layers
 from .embedding import embedding, embedding_backward, pick, pick_backward
 from .feedforward import swiglu, swiglu_backward
 from .inference import dequantize, held_linear, quantize
@@ -67,7 +67,7 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_backward",
     "cumsum",
-    "decode_layer",
+    "decode_layers",
     "dequantize",
     "div",
     "dropout",

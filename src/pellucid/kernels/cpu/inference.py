@@ -40,7 +40,6 @@ class Passes:
     prepare: int
     product: int
     gated: int
-    rotate: int
     digits: bool
 
 
@@ -53,7 +52,7 @@ def passes(weight: DType, operand: DType | None, path: isa.Isa) -> Passes:
         raise DTypeError("held_linear", "operands can't be rounded to this", got=operand, expected="bfloat16 or None")
     form = Format("float32" if operand is None else "rounded", path)
     engine = ir.compile_functions(products_ir.passes_text(form, weight.name), path)
-    names = ("prepare", "product", "gated", "rotate")
+    names = ("prepare", "product", "gated")
     return Passes(*map(engine.get_function_address, names), weight is dtypes.int8 and path.dot8)
 
 

@@ -3,9 +3,8 @@
     prepare    x -> norm(x), rounded to the operands' dtype; for int8 weights also as digits
     product    y = x W^T scale + bias + residual, for up to three matrices that read one x
     gated      y = silu(x G^T) (x U^T)
-    rotate     rotary positions of q and k; k and v go into the cache
 
-`decode_layer.py` and `inference.py` launch them. W lies row by row, so a block of rows, which is an item of work, is one
+`decode_layers.py` and `inference.py` launch them. W lies row by row, so a block of rows, which is an item of work, is one
 stretch of memory; reading it is the cost. Each result is summed over k in one order.
 
 With int8 weights on a path that has the instruction (`isa.dot8`), x is written as a fixed-point number of three digits
@@ -17,20 +16,18 @@ the weights are moved up by 128, and the sums start at -128 times the sum of the
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
 from . import ir
+from .floats_ir import Floats, pointers_of, words_of
 from .ir import Function, Variable
-from .lanes_math import POWERS
 from .pack_ir import element
-from .vectors_ir import SIZE, STORAGE, Format, Vectors, constant, shuffle, splat
+from .vectors_ir import SIZE, STORAGE, Format, constant, splat
 
 #: Words of the block of each pass; SEGMENT is repeated at the end of a product's for each of its matrices.
 PREPARE = ("x", "x_row", "k", "norm", "eps", "out", "out_row", "digits", "digits_row")
 PRODUCT = ("k", "rows", "x", "x_row", "digits", "digits_row", "per_task", "y_row", "residual")
 SEGMENT = ("start", "weight", "line_step", "lines", "scale", "bias", "y")
-ROTATE = ("q", "k", "v", "heads", "kv_heads", "half", "cos", "sin", "keys", "values", "interleaved")
 SEGMENTS = 3
 
 LINES = 256  # at most in an item: their sums lie on the stack
@@ -53,117 +50,21 @@ def fits_digits(k: int) -> bool:
     return k < 1 << 16
 
 
-def _words(f: Function, layout: tuple[str, ...], *names: str, block: str = "%block") -> list[str]:
-    return [f.load("i64", f.at(block, 8 * layout.index(name)), 8) for name in names]
-
-
-def _pointer(f: Function, value: str) -> str:
-    return f.let(f"inttoptr i64 {value} to ptr")
-
-
-def _pointers(f: Function, layout: tuple[str, ...], *names: str, block: str = "%block") -> list[str]:
-    return [_pointer(f, word) for word in _words(f, layout, *names, block=block)]
-
-
-class _Emitter:
-    """Operations on vectors of float32, for one path."""
-
-    def __init__(self, form: Format) -> None:
-        self.form, self.v, self.n = form, Vectors(form.isa), form.lanes
-        self.vector = f"<{self.n} x float>"
-
-    def declare(self, result: str, name: str, *arguments: str) -> str:
-        self.v.declared.add(f"declare {result} @{name}({', '.join(arguments)})")
-        return f"call {result} @{name}"
-
-    def splat(self, f: Function, value: str) -> str:
-        return splat(f, "float", value, self.n)
-
-    def mask(self, f: Function, valid: str) -> str:
-        return self.v.mask(f, self.n, valid)
-
-    def load(self, f: Function, base: str, index: str, mask: str) -> str:
-        return self.v.load_masked(f, "float", self.n, f.at(base, f.mul(index, 4)), mask)
-
-    def store(self, f: Function, value: str, base: str, index: str, mask: str) -> None:
-        self.v.store_masked(f, "float", self.n, value, f.at(base, f.mul(index, 4)), mask)
-
-    def op(self, f: Function, name: str, a: str, b: str) -> str:
-        return f.let(f"{name} {self.vector} {a}, {b}")
-
-    def multiply_add(self, f: Function, a: str, b: str, c: str) -> str:
-        return self.v.multiply_add(f, "float", self.n, a, b, c)
-
-    def unary(self, f: Function, name: str, x: str) -> str:
-        call = self.declare(self.vector, f"llvm.{name}.v{self.n}f32", self.vector)
-        return f.let(f"{call}({self.vector} {x})")
-
-    def number(self, value: float | str) -> str:
-        return constant("float", [value if isinstance(value, str) else f"{value!r}"] * self.n)
-
-    def total(self, f: Function, x: str) -> str:
-        call = self.declare("float", f"llvm.vector.reduce.fadd.v{self.n}f32", "float", self.vector)
-        return f.let(f"{call.replace('call', 'call reassoc')}(float 0.0, {self.vector} {x})")
-
-    def exp2(self, f: Function, x: str) -> str:
-        """As `lanes_math.vexp2`."""
-        words = f"<{self.n} x i32>"
-        for relation, limit in (("olt", -127.0), ("ogt", 128.0)):
-            test = f.let(f"fcmp {relation} {self.vector} {x}, {self.number(limit)}")
-            x = f.let(f"select <{self.n} x i1> {test}, {self.vector} {self.number(limit)}, {self.vector} {x}")
-        rounding = self.number(1.5 * 2.0**23)
-        shifted = self.op(f, "fadd", x, rounding)
-        r = self.op(f, "fsub", x, self.op(f, "fsub", shifted, rounding))
-        first, *others = reversed(POWERS[32])
-        p = self.number(_float(first))
-        for c in (*others, 1.0):
-            p = self.multiply_add(f, p, r, self.number(_float(c)))
-        n = f.let(f"shl {words} {f.let(f'bitcast {self.vector} {shifted} to {words}')}, {constant('i32', [23] * self.n)}")
-        scale = f.let(f"add {words} {n}, {constant('i32', [127 << 23] * self.n)}")
-        return self.op(f, "fmul", p, f.let(f"bitcast {words} {scale} to {self.vector}"))
-
-    def four_sums(self, f: Function, vectors: list[str]) -> str:
-        """<4 x float>: the sums of the lanes of four vectors."""
-
-        def joined(a: str, b: str, count: int, low: list[int], high: list[int]) -> str:
-            parts = [shuffle(f, "float", count, a, b, lanes) for lanes in (low, high)]
-            return f.let(f"fadd <{len(low)} x float> {parts[0]}, {parts[1]}")
-
-        n = self.n
-        even = [i + n * second for i in range(0, n, 2) for second in (0, 1)]
-        odd = [i + 1 for i in even]
-        ab, cd = (joined(vectors[i], vectors[i + 1], n, even, odd) for i in (0, 2))
-        pairs = [i + e + n * second for i in range(0, n, 4) for second in (0, 1) for e in (0, 1)]
-        vector = joined(ab, cd, n, pairs, [i + 2 for i in pairs])
-        while n > 4:
-            half = n // 2
-            vector = joined(vector, vector, n, list(range(half)), list(range(half, n)))
-            n = half
-        return vector
-
-
-def _float(value: float) -> str:
-    """A float32 constant as IR wants it: the bits of the double it equals."""
-    (rounded,) = struct.unpack("<f", struct.pack("<f", value))
-    (bits,) = struct.unpack("<q", struct.pack("<d", rounded))
-    return f"0x{bits & 0xFFFFFFFFFFFFFFFF:016X}"
-
-
 # --- the vector -------------------------------------------------------------------------------------------------------
 
 
-def _dot8(e: _Emitter, f: Function, total: str, unsigned: str, signed: str) -> str:
+def _dot8(e: Floats, f: Function, total: str, unsigned: str, signed: str) -> str:
     """total + the sums of four products of bytes; all <16 x i32>."""
     kind = "<16 x i32>"
     call = e.declare(kind, "llvm.x86.avx512.vpdpbusd.512", kind, kind, kind)
     return f.let(f"{call}({kind} {total}, {kind} {unsigned}, {kind} {signed})")
 
 
-def _prepare(e: _Emitter) -> Function:
+def _prepare(e: Floats) -> Function:
     """Items are rows of x: out = x rstd norm (x itself without a norm), rounded; digits where wanted."""
     f = Function("prepare", "ptr %block, i64 %lo, i64 %hi")
-    x_row, k, out_row, digits_row = _words(f, PREPARE, "x_row", "k", "out_row", "digits_row")
-    x, norm, out, digits = _pointers(f, PREPARE, "x", "norm", "out", "digits")
+    x_row, k, out_row, digits_row = words_of(f, PREPARE, "x_row", "k", "out_row", "digits_row")
+    x, norm, out, digits = pointers_of(f, PREPARE, "x", "norm", "out", "digits")
     eps = f.load("float", f.at("%block", 8 * PREPARE.index("eps")), 8)
     has_norm, has_digits = (f.let(f"icmp ne ptr {p}, null") for p in (norm, digits))
     zero = "zeroinitializer"
@@ -200,7 +101,7 @@ def _prepare(e: _Emitter) -> Function:
     return f
 
 
-def _write_digits(e: _Emitter, f: Function, x: str, k: str, highest: str, bad: str, digits: str) -> None:
+def _write_digits(e: Floats, f: Function, x: str, k: str, highest: str, bad: str, digits: str) -> None:
     """Digits of x, 64 of each kind side by side, behind their unit and the sums to start from."""
     words, call = "<16 x i32>", e.declare("float", "llvm.vector.reduce.fmax.v16f32", e.vector)
     top = f.let(f"{call}({e.vector} {highest})")
@@ -234,7 +135,7 @@ def _write_digits(e: _Emitter, f: Function, x: str, k: str, highest: str, bad: s
 _DOTS = "ptr %matrix, i64 %line_step, i64 %k, i64 %count, ptr %x, ptr %digits, ptr %sums"
 
 
-def _dots(e: _Emitter, source: str) -> Function:
+def _dots(e: Floats, source: str) -> Function:
     """sums[i] = matrix[i] x for `count` lines; writes up to three sums more."""
     f = Function("dots", _DOTS, internal=True, attributes="nounwind noinline")
     if source == "int8" and e.form.isa.dot8:
@@ -273,7 +174,7 @@ def _dots(e: _Emitter, source: str) -> Function:
     return f
 
 
-def _digit_dots(e: _Emitter, f: Function) -> None:
+def _digit_dots(e: Floats, f: Function) -> None:
     """The sums for int8 weights, from digits: integers until the last step."""
     words, bytes_ = "<16 x i32>", f"<{_STEP} x i8>"
     unit = splat(f, "float", f.load("float", "%digits", 4), 4)
@@ -307,43 +208,43 @@ def _digit_dots(e: _Emitter, f: Function) -> None:
 
 
 def _call_dots(f: Function, segment: str, first: str, count: str, k: str, x: str, digits: str, sums: str) -> None:
-    (line_step,) = _words(f, SEGMENT, "line_step", block=segment)
-    (weight,) = _pointers(f, SEGMENT, "weight", block=segment)
+    (line_step,) = words_of(f, SEGMENT, "line_step", block=segment)
+    (weight,) = pointers_of(f, SEGMENT, "weight", block=segment)
     here = f.at(weight, f.mul(first, line_step))
     f.do(
         f"call void @dots(ptr {here}, i64 {line_step}, i64 {k}, i64 {count}, ptr {x}, ptr {digits}, ptr {sums})"
     )
 
 
-def _scaled(e: _Emitter, f: Function, sums: str, segment: str, first: str, i: str, mask: str) -> Variable:
+def _scaled(e: Floats, f: Function, sums: str, segment: str, first: str, i: str, mask: str) -> Variable:
     """Sums i to i + n - 1 of the lines from `first` on, times their scales and with their biases."""
     value = Variable(f, e.vector, e.load(f, sums, i, mask))
-    scale, bias = _pointers(f, SEGMENT, "scale", "bias", block=segment)
+    scale, bias = pointers_of(f, SEGMENT, "scale", "bias", block=segment)
     for pointer, name in ((scale, "fmul"), (bias, "fadd")):
         with f.when(f.let(f"icmp ne ptr {pointer}, null")):
             value.set(e.op(f, name, value.get(), e.load(f, pointer, f.add(first, i), mask)))
     return value
 
 
-def _product(e: _Emitter) -> Function:
+def _product(e: Floats) -> Function:
     """Items are blocks of `per_task` lines, matrix after matrix: y = x W^T scale + bias + residual for every row of x."""
     f = Function("product", "ptr %block, i64 %lo, i64 %hi")
-    k, rows, x_row, digits_row, per_task, y_row = _words(
+    k, rows, x_row, digits_row, per_task, y_row = words_of(
         f, PRODUCT, "k", "rows", "x_row", "digits_row", "per_task", "y_row"
     )
-    x, digits, residual = _pointers(f, PRODUCT, "x", "digits", "residual")
+    x, digits, residual = pointers_of(f, PRODUCT, "x", "digits", "residual")
     has_residual, has_digits = (f.let(f"icmp ne ptr {p}, null") for p in (residual, digits))
     sums = f.slot("float", count=LINES + _TOGETHER)
     at = [f.at("%block", 8 * (len(PRODUCT) + s * len(SEGMENT))) for s in range(SEGMENTS)]
-    starts = [_words(f, SEGMENT, "start", block=segment)[0] for segment in at]
+    starts = [words_of(f, SEGMENT, "start", block=segment)[0] for segment in at]
     with f.loop("%lo", "%hi") as item:
         segment, start = at[0], starts[0]
         for other, begin in zip(at[1:], starts[1:], strict=True):
             inside = f.is_("sge", item, begin)
             segment = f.let(f"select i1 {inside}, ptr {other}, ptr {segment}")
             start = f.let(f"select i1 {inside}, i64 {begin}, i64 {start}")
-        (lines,) = _words(f, SEGMENT, "lines", block=segment)
-        (y,) = _pointers(f, SEGMENT, "y", block=segment)
+        (lines,) = words_of(f, SEGMENT, "lines", block=segment)
+        (y,) = pointers_of(f, SEGMENT, "y", block=segment)
         first = f.mul(f.sub(item, start), per_task)
         count = f.least(per_task, f.sub(lines, first))
         with f.loop(0, rows) as row:
@@ -359,14 +260,14 @@ def _product(e: _Emitter) -> Function:
     return f
 
 
-def _gated(e: _Emitter) -> Function:
+def _gated(e: Floats) -> Function:
     """Items are blocks of lines of both matrices: y = g / (1 + exp(-g)) u for one row of x."""
     f = Function("gated", "ptr %block, i64 %lo, i64 %hi")
-    k, per_task = _words(f, PRODUCT, "k", "per_task")
-    x, digits = _pointers(f, PRODUCT, "x", "digits")
+    k, per_task = words_of(f, PRODUCT, "k", "per_task")
+    x, digits = pointers_of(f, PRODUCT, "x", "digits")
     at = [f.at("%block", 8 * (len(PRODUCT) + s * len(SEGMENT))) for s in range(2)]
     sums = [f.slot("float", count=LINES + _TOGETHER) for _ in at]
-    (lines,), (y,) = _words(f, SEGMENT, "lines", block=at[0]), _pointers(f, SEGMENT, "y", block=at[0])
+    (lines,), (y,) = words_of(f, SEGMENT, "lines", block=at[0]), pointers_of(f, SEGMENT, "y", block=at[0])
     with f.loop("%lo", "%hi") as item:
         first = f.mul(item, per_task)
         count = f.least(per_task, f.sub(lines, first))
@@ -381,44 +282,8 @@ def _gated(e: _Emitter) -> Function:
     return f
 
 
-# --- positions --------------------------------------------------------------------------------------------------------
-
-
-def _rotate(e: _Emitter) -> Function:
-    """One item: q rotated in place, k rotated into the cache, v copied into it."""
-    f = Function("rotate", "ptr %block, i64 %lo, i64 %hi")
-    heads, kv_heads, half, interleaved = _words(f, ROTATE, "heads", "kv_heads", "half", "interleaved")
-    q, k, v, cos, sin, keys, values = _pointers(f, ROTATE, "q", "k", "v", "cos", "sin", "keys", "values")
-    width, in_pairs = f.mul(half, 2), f.is_("ne", interleaved, 0)
-    apart = f.let(f"xor i1 {in_pairs}, true")
-    for source, to, count in ((q, q, heads), (k, keys, kv_heads)):
-        with f.loop(0, count) as head:
-            start = f.mul(head, width)
-            with f.when(apart), f.loop(0, half, e.n) as i:
-                mask = e.mask(f, f.sub(half, i))
-                one, two = f.add(start, i), f.add(f.add(start, half), i)
-                a, b = e.load(f, source, one, mask), e.load(f, source, two, mask)
-                c, s = e.load(f, cos, i, mask), e.load(f, sin, i, mask)
-                first = e.op(f, "fsub", e.op(f, "fmul", a, c), e.op(f, "fmul", b, s))
-                second = e.op(f, "fadd", e.op(f, "fmul", b, c), e.op(f, "fmul", a, s))
-                e.store(f, first, to, one, mask)
-                e.store(f, second, to, two, mask)
-            with f.when(in_pairs), f.loop(0, half) as i:
-                at = f.mul(f.add(start, f.mul(i, 2)), 4)
-                a, b = (f.load("float", f.at(f.at(source, at), 4 * j), 4) for j in range(2))
-                c, s = (f.load("float", f.at(table, f.mul(i, 4)), 4) for table in (cos, sin))
-                products = [f.let(f"fmul float {x}, {y}") for x, y in ((a, c), (b, s), (b, c), (a, s))]
-                f.store("float", f.let(f"fsub float {products[0]}, {products[1]}"), f.at(to, at), 4)
-                f.store("float", f.let(f"fadd float {products[2]}, {products[3]}"), f.at(f.at(to, at), 4), 4)
-    total = f.mul(kv_heads, width)
-    with f.loop(0, total, e.n) as i:
-        mask = e.mask(f, f.sub(total, i))
-        e.store(f, e.load(f, v, i, mask), values, i, mask)
-    return f
-
-
 def passes_text(form: Format, source: str) -> str:
-    """IR of the four passes for weights of one dtype; `form` is "float32", or "rounded" for bfloat16 operands."""
-    e = _Emitter(form)
-    functions = [_prepare(e), _dots(e, source), _product(e), _gated(e), _rotate(e)]
+    """IR of the three passes for weights of one dtype; `form` is "float32", or "rounded" for bfloat16 operands."""
+    e = Floats(form)
+    functions = [_prepare(e), _dots(e, source), _product(e), _gated(e)]
     return ir.module_text(functions, sorted(e.v.declared))

@@ -3,7 +3,7 @@
 from .attention import attention, attention_backward, rope
 from .embedding import embedding, embedding_backward, pick, pick_backward
 from .feedforward import swiglu, swiglu_backward
-from .inference import decode_layer, dequantize, held_linear, quantize
+from .inference import decode_layers, dequantize, held_linear, quantize
 from .loss import cross_entropy, cross_entropy_backward, lm_head_loss
 from .matmul import matmul
 from .norm import layernorm, layernorm_backward, rmsnorm, rmsnorm_backward
@@ -81,7 +81,7 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_backward",
     "cumsum",
-    "decode_layer",
+    "decode_layers",
     "dequantize",
     "div",
     "dropout",

@@ -1,15 +1,18 @@
 """Inference with matrices that are only held to be multiplied: int8 with a scale a row, bfloat16, or float32.
 
-`decode_layer` is a whole layer of a Llama for one new token; it is defined by the kernels it stands for.
+`decode_layers` is all layers of a Llama for one new token; it is defined by the kernels it stands for.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
 from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
+from ..llama_layers import LlamaLayers
 from .attention import attention, rope
 from .feedforward import swiglu
 from .host import read, write
@@ -55,48 +58,32 @@ def _weight(weight: Array, operand_dtype: DType | None, like: np.dtype) -> np.nd
     return (_operand(weight, operand_dtype) if weight.dtype.is_float else read(weight)).astype(like)
 
 
-def decode_layer(
-    x: Array,
-    norms: list[Array],
-    weights: list[Array],
-    scales: list[Array],
-    cos: Array,
-    sin: Array,
-    keys: Array,
-    values: Array,
-    *,
-    position: int,
-    eps: float,
-    interleaved: bool,
-    operand_dtype: DType | None,
-) -> Array:
-    """x + attention(rmsnorm(x)), then x + swiglu(rmsnorm(x)), for the token at a position   (Touvron et al. 2023).
+def decode_layers(x: Array, layers: LlamaLayers, *, position: int) -> Array:
+    """For each layer x + attention(rmsnorm(x)), then x + swiglu(rmsnorm(x)), for the token at a position   (Touvron et
+    al. 2023).
 
-    x: (D,). norms: the two weights (D,). weights: of q, k, v, o, gate, up and down, as `held_linear` takes them;
-    scales: one each, or none at all. keys, values: (capacity, H_kv, d), filled up to the position, whose row is
-    written. cos, sin: as `rope` takes them.
+    x: (D,). The caches are filled up to the position, whose rows are written.
     """
-    width, (_, kv_heads, d) = x.shape[0], keys.shape
-    heads = weights[0].shape[0] // d
-    scaled: list[Array | None] = [*scales] if scales else [None] * len(weights)
-    options = {"operand_dtype": operand_dtype}
-
-    def linear(a: Array, i: int) -> Array:
-        return held_linear(a, weights[i], scaled[i], **options)
-
-    x = _as(x, (1, width))
-    h, _ = rmsnorm(x, norms[0], eps=eps)
-    q, k, v = (_as(linear(h, i), (1, 1, n, d)) for i, n in enumerate((heads, kv_heads, kv_heads)))
-    turn = {"offset": position, "interleaved": interleaved, "inverse": False}
-    q, k = rope(q, cos, sin, **turn), rope(k, cos, sin, **turn)
-    assign_(keys.slice(0, position, position + 1), _as(k, (1, kv_heads, d)))
-    assign_(values.slice(0, position, position + 1), _as(v, (1, kv_heads, d)))
-    seen = [part.slice(0, 0, position + 1).unsqueeze(0) for part in (keys, values)]
-    o, _ = attention(q, *seen, causal=True, scale=d**-0.5, dropout=0.0, seed=0, counter=0)
-    x = add(x, linear(_as(o, (1, heads * d)), 3))
-    h, _ = rmsnorm(x, norms[1], eps=eps)
-    x = add(x, linear(swiglu(linear(h, 4), linear(h, 5)), 6))
-    return _as(x, (width,))
+    y = _as(x, (1, x.shape[0]))
+    for i, (keys, values) in enumerate(zip(layers.keys, layers.values, strict=True)):
+        norms, weights = layers.norms[2 * i : 2 * i + 2], layers.weights[7 * i : 7 * i + 7]
+        scales = layers.scales[7 * i : 7 * i + 7] or [None] * 7
+        q, k, v, o, gate, up, down = (
+            partial(held_linear, weight=w, scale=s, operand_dtype=layers.operand_dtype)
+            for w, s in zip(weights, scales, strict=True)
+        )
+        (_, kv_heads, d), turn = keys.shape, {"offset": position, "interleaved": layers.interleaved, "inverse": False}
+        h, _ = rmsnorm(y, norms[0], eps=layers.eps)
+        queries = rope(_as(q(h), (1, 1, -1, d)), layers.cos, layers.sin, **turn)
+        key = rope(_as(k(h), (1, 1, kv_heads, d)), layers.cos, layers.sin, **turn)
+        assign_(keys.slice(0, position, position + 1), _as(key, (1, kv_heads, d)))
+        assign_(values.slice(0, position, position + 1), _as(v(h), (1, kv_heads, d)))
+        seen = [part.slice(0, 0, position + 1).unsqueeze(0) for part in (keys, values)]
+        a, _ = attention(queries, *seen, causal=True, scale=d**-0.5, dropout=0.0, seed=0, counter=0)
+        y = add(y, o(_as(a, (1, -1))))
+        h, _ = rmsnorm(y, norms[1], eps=layers.eps)
+        y = add(y, down(swiglu(gate(h), up(h))))
+    return _as(y, x.shape)
 
 
 def _as(x: Array, shape: tuple[int, ...]) -> Array:
