@@ -32,6 +32,8 @@ SEGMENTS = 3
 
 LINES = 256  # at most in an item: their sums lie on the stack
 _TOGETHER = 4  # lines summed at once
+_AHEAD = 4096  # bytes from what is read to what is asked of memory: the processor alone stops at each page
+_CACHE_LINE = 64
 _DIGITS = 3
 _STEP = 64  # weights of an instruction
 _HEAD = 64 * (1 + _DIGITS)  # bytes before the digits: unit and whether they are there, then where the sums start
@@ -161,7 +163,10 @@ def _dots(e: Floats, source: str) -> Function:
                 here = f.add(at, half * n)
                 value = f.load(e.vector, f.at("%x", f.mul(here, 4)), 4)
                 for i, line in enumerate(lines):
-                    raw = f.load(f"<{n} x {stored}>", f.at(line, f.mul(here, size)), size)
+                    place = f.at(line, f.mul(here, size))
+                    if half * n * size % _CACHE_LINE == 0:
+                        e.prefetch(f, f.at(place, _AHEAD))
+                    raw = f.load(f"<{n} x {stored}>", place, size)
                     total[i][half].set(e.multiply_add(f, value, converted(raw), total[i][half].get()))
         with f.loop(whole, "%k", n) as here:
             mask = e.mask(f, f.sub("%k", here))
@@ -188,7 +193,9 @@ def _digit_dots(e: Floats, f: Function) -> None:
             here = f.at("%digits", f.add(f.mul(at, _DIGITS), _HEAD))
             digits = [f.load(words, f.at(here, d * _STEP), 64) for d in range(_DIGITS)]
             for line, sums in zip(lines, total, strict=True):
-                raw = f.let(f"bitcast {bytes_} {load(f.at(line, at))} to {words}")
+                here = f.at(line, at)
+                e.prefetch(f, f.at(here, _AHEAD))
+                raw = f.let(f"bitcast {bytes_} {load(here)} to {words}")
                 moved = f.let(f"xor {words} {raw}, {constant('i32', [-0x7F7F7F80] * 16)}")
                 for digit, variable in zip(digits, sums, strict=True):
                     variable.set(_dot8(e, f, variable.get(), moved, digit))
