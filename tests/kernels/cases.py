@@ -354,7 +354,7 @@ def _rope(d: Data, s: Shape) -> Call:
     return [d.normal(*s), table, table], {"offset": 2, "interleaved": False, "inverse": False}
 
 
-# --- inference: matrices held in int8 or bfloat16 ------------------------------------------------------------------------
+# --- inference: matrices held in int8 or bfloat16 ---------------------------------------------------------------------
 
 MATRICES = ((1, 1), (5, 63), (3, 100), (257, 65), (0, 7), (70, 1000))
 
@@ -387,7 +387,16 @@ for _weight in HELD:
         @case(
             "held_linear",
             f"{_weight.name}-{_operand.name if _operand else 'plain'}",
-            shapes=((1, 1, 1), (1, 63, 5), (2, 64, 7), (3, 1000, 300), (4, 576, 66), (33, 100, 65), (0, 5, 3), (2, 0, 3)),
+            shapes=(
+                (1, 1, 1),
+                (1, 63, 5),
+                (2, 64, 7),
+                (3, 1000, 300),
+                (4, 576, 66),
+                (33, 100, 65),
+                (0, 5, 3),
+                (2, 0, 3),
+            ),
             tolerance="mixed" if _operand else None,
         )
         def _held_linear(d: Data, s: Shape, weight: DType = _weight, operand: DType | None = _operand) -> Call:

@@ -65,7 +65,8 @@ def tolerance(kind: str, dtype: DType) -> Tolerance:
 
 @dataclass(frozen=True)
 class Argument:
-    """kind: "array", "array?" (or None), "arrays" (a list), "layers", "int", "float", "bool", "dtype", "dtype?" or "axes"."""
+    """kind: "array", "array?" (or None), "arrays" (a list), "layers" (`LlamaLayers`), "int", "float", "bool", "dtype",
+    "dtype?" or "axes"."""
 
     name: str
     kind: str
@@ -287,8 +288,10 @@ _row(
     "x, layers: layers, *, position: int",
     (dtypes.float32,),
     "accumulate",
-    lambda a: sum(2 * w.size for w in a.layers.weights)
-    + 4 * (a.position + 1) * sum(w.shape[0] for w in a.layers.weights[::7]),
+    lambda a: (
+        sum(2 * w.size for w in a.layers.weights)
+        + 4 * (a.position + 1) * sum(w.shape[0] for w in a.layers.weights[::7])
+    ),
 )
 
 _row("embedding", "embedding", "weight, ids", _ALL, "exact")

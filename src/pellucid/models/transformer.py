@@ -11,21 +11,37 @@ projections that write into the residual stream (Radford et al. 2019); norm weig
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
 from ..base import dtypes
+from ..base.dtypes import DType
 from ..base.errors import ConfigError, DataError, ShapeError
 from ..base.rng import Generator
 from ..device import Device
 from ..device import device as find_device
-from ..nn import Dropout, Embedding, GELUFeedForward, KVCache, LayerNorm, Linear, Module, RMSNorm, SelfAttention, SwiGLU
+from ..nn import (
+    Dropout,
+    Embedding,
+    GELUFeedForward,
+    HeldMatrix,
+    KVCache,
+    LayerNorm,
+    Linear,
+    Module,
+    RMSNorm,
+    SelfAttention,
+    SwiGLU,
+)
+from ..nn.held import held_dtype, hold, refuse
 from ..ops import activation_checkpoint, linear, lm_head_loss, tensor
 from ..tape import Tensor
+from ..tape.state import state
 from .config import TransformerConfig
+from .step import Step
 
 Ids = Tensor | np.ndarray[Any, Any] | Sequence[Any]
 
@@ -78,13 +94,16 @@ class Transformer(Module):
         self.norm = norm(c, device)
         self.dropout = Dropout(c.dropout, generator=dropout)
         self.rotary = rotary_tables(c, device) if c.positions == "rope" else None
+        self._step = Step(c, self.layers, operand_dtype(c))
 
     def __call__(self, ids: Tensor, caches: Sequence[KVCache] | None = None) -> Tensor:
         start = caches[0].length if caches else 0
         x = self.embed_tokens(ids)
         if self.config.positions == "learned":
-            x = x + self.embed_positions.weight[start : start + ids.shape[1]]
+            x = x + self._positions(start, ids.shape[1])
         x = self.dropout(x)
+        if caches is not None and self.rotary and self._step.fits(x, training=self.training):
+            return self.norm(self._step(x, self.rotary, caches))
         for i, layer in enumerate(self.layers):
             if caches is not None:
                 x = layer(x, self.rotary, caches[i])
@@ -95,6 +114,13 @@ class Transformer(Module):
             else:
                 x = layer(x, self.rotary)
         return self.norm(x)
+
+    def _positions(self, start: int, count: int) -> Tensor:
+        """Rows of the table of positions."""
+        table = self.embed_positions.weight
+        if isinstance(table, HeldMatrix):
+            return table.rows(tensor(np.arange(start, start + count), device=table.device))
+        return table[start : start + count]
 
 
 class TransformerLM(Module):
@@ -121,9 +147,14 @@ class TransformerLM(Module):
         return self.model.embed_tokens.weight.device
 
     @property
-    def head_weight(self) -> Tensor:
+    def head_weight(self) -> Tensor | HeldMatrix:
         """The matrix that turns hidden states into logits: (vocab_size, d_model)."""
         return self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+
+    @property
+    def weights_dtype(self) -> DType:
+        """What the matrices are in memory: float32, unless `hold_weights` or `quantize` made them something else."""
+        return self.head_weight.dtype
 
     def __call__(self, ids: Ids) -> Tensor:
         """Logits: (batch, time, vocab_size), from ids (batch, time) or (time,)."""
@@ -133,7 +164,14 @@ class TransformerLM(Module):
         """Cross-entropy in nats/token, shape (): sum of weights * -ln p(target), the mean where weights is None.
 
         ids, targets: (batch, time); weights: (batch, time) float, usually summing to 1.
+
+        Raises ConfigError where the weights are held for inference and gradients are recorded.
         """
+        head = self.head_weight
+        if isinstance(head, HeldMatrix):
+            if state.recording:
+                refuse("loss", head.dtype)
+            head = head.restored()
         inputs, expected = self._ids(ids, 0), self._ids(targets, 0, "targets")
         if inputs.shape != expected.shape:
             raise ShapeError("loss", "targets do not fit the ids", got=expected.shape, expected=inputs.shape)
@@ -142,7 +180,7 @@ class TransformerLM(Module):
         per_token = None if weights is None else tensor(np.asarray(weights, np.float32).reshape(n), device=self.device)
         return lm_head_loss(
             x.reshape(n, self.config.d_model),
-            self.head_weight,
+            head,
             expected.reshape(n),
             weights=per_token,
             operand_dtype=operand_dtype(self.config),
@@ -154,9 +192,12 @@ class TransformerLM(Module):
         """Empty caches, one a layer, for `capacity` positions (None: max_seq_len)."""
         c = self.config
         room = c.max_seq_len if capacity is None else capacity
+        # one stretch of memory: the pages of a large one are large
+        sizes = (batch, room, c.kv_heads, c.head_width)
+        memory = self.device.empty((c.n_layers, 2, *sizes), dtypes.float32)
         return [
-            KVCache(batch, room, c.kv_heads, c.head_width, dtype=dtypes.float32, device=self.device)
-            for _ in range(c.n_layers)
+            KVCache(*sizes, dtype=dtypes.float32, device=self.device, memory=memory.select(0, i))
+            for i in range(c.n_layers)
         ]
 
     def forward_cached(self, ids: Ids, caches: Sequence[KVCache], *, last_only: bool = False) -> Tensor:
@@ -170,10 +211,43 @@ class TransformerLM(Module):
         x = self.model(self._ids(ids, caches[0].length), caches)
         return self._logits(x[:, -1:] if last_only else x)
 
+    # --- weights held for inference -----------------------------------------------------------------------------------
+
+    def quantize(self) -> int:
+        """Embedding, projections and head in int8 with one scale a row (absolute maximum): a quarter of the memory, and
+        of the reading that decoding costs. Returns the bytes of all weights then. See `hold_weights`."""
+        return self.hold_weights(dtypes.int8)
+
+    def hold_weights(self, dtype: str | DType) -> int:
+        """Holds every matrix in "int8", "bfloat16" or "float32" for inference, in one stretch of memory; returns the
+        bytes of all weights then. Norms and biases stay float32.
+
+        It is one way: the parameters are gone, and training, saving, exporting or adapting this model raises
+        ConfigError. The model is in `eval` from then on. Raises ConfigError for another dtype, for weights that are not
+        finite, and for a model whose weights are held already; it stays as it was.
+        """
+        wanted, head = held_dtype(dtype), self.head_weight
+        if isinstance(head, HeldMatrix):
+            refuse("hold_weights", head.dtype)
+        table = self.model.embed_tokens.weight
+        layers = [m for m in _modules(self) if isinstance(m, Linear | Embedding)]
+        # in the order of a decode step: the layers, then the head, which is the embedding's table where it is tied
+        layers.sort(key=lambda m: m.weight is head or m.weight is table)
+        rest = [p for p in self.parameters() if p.ndim != 2]
+        for layer, matrix in zip(layers, hold([m.weight for m in layers], wanted), strict=True):
+            layer.weight = matrix
+        for p in rest:
+            p.requires_grad = False
+        self.eval()
+        return sum(p.nbytes for p in (*rest, *(layer.weight for layer in layers)))
+
     # --- helpers ------------------------------------------------------------------------------------------------------
 
     def _logits(self, x: Tensor) -> Tensor:
-        return linear(x, self.head_weight, operand_dtype=operand_dtype(self.config))
+        head, operand = self.head_weight, operand_dtype(self.config)
+        if isinstance(head, HeldMatrix):
+            return head.linear(x, operand_dtype=operand)
+        return linear(x, head, operand_dtype=operand)
 
     def _ids(self, ids: Ids, start: int, what: str = "ids") -> Tensor:
         """Ids on the device: (batch, time), checked against vocabulary and context while they are on the host."""
@@ -208,6 +282,13 @@ class TransformerLM(Module):
                 hint="shorten the prompt or ask for fewer new tokens",
             )
         return tensor(host.astype(np.int64), device=self.device)
+
+
+def _modules(module: Module) -> Iterator[Module]:
+    """A module and everything below it."""
+    yield module
+    for _, child in module.children():
+        yield from _modules(child)
 
 
 def norm(config: TransformerConfig, device: str | Device) -> Module:

@@ -1,6 +1,7 @@
 """Layers: modules with named parameters, built from operations."""
 
 from .attention import KVCache, SelfAttention
+from .held import HeldMatrix
 from .layers import Dropout, Embedding, GELUFeedForward, LayerNorm, Linear, RMSNorm, SwiGLU
 from .module import Module
 
@@ -8,6 +9,7 @@ __all__ = [
     "Dropout",
     "Embedding",
     "GELUFeedForward",
+    "HeldMatrix",
     "KVCache",
     "LayerNorm",
     "Linear",

@@ -15,6 +15,7 @@ from ..base.rng import Generator
 from ..device import Device
 from ..ops import concatenate, dropout, embedding, gelu, layernorm, linear, ones, randn, rmsnorm, swiglu, zeros
 from ..tape import Parameter, Tensor
+from .held import HeldMatrix
 from .module import Module
 
 
@@ -37,11 +38,13 @@ class Linear(Module):
         operand_dtype: DType | None = None,
         device: str | Device = "cpu",
     ) -> None:
-        self.weight = normal((outputs, inputs), std, generator=generator, device=device)
+        self.weight: Parameter | HeldMatrix = normal((outputs, inputs), std, generator=generator, device=device)
         self.bias = Parameter(zeros((outputs,), device=device), decay=False) if bias else None
         self.operand_dtype = operand_dtype
 
     def __call__(self, x: Tensor) -> Tensor:
+        if isinstance(self.weight, HeldMatrix):
+            return self.weight.linear(x, self.bias, operand_dtype=self.operand_dtype)
         return linear(x, self.weight, self.bias, operand_dtype=self.operand_dtype)
 
 
@@ -66,9 +69,11 @@ class Embedding(Module):
     def __init__(
         self, rows: int, width: int, *, generator: Generator, std: float = 0.02, device: str | Device = "cpu"
     ) -> None:
-        self.weight = normal((rows, width), std, generator=generator, device=device)
+        self.weight: Parameter | HeldMatrix = normal((rows, width), std, generator=generator, device=device)
 
     def __call__(self, ids: Tensor) -> Tensor:
+        if isinstance(self.weight, HeldMatrix):
+            return self.weight.rows(ids)
         return embedding(self.weight, ids)
 
 

@@ -86,7 +86,7 @@ class _Program:
         """Memory of the intermediate results; `at` has their addresses."""
         longest = max(self.width, self.inner, self.hidden)
         self.scores_row = 4 * -(-self.capacity // _LANES) * _LANES
-        sizes = {name: 4 * longest for name in ("x", "normed", "sum", "hidden")}
+        sizes = dict.fromkeys(("x", "normed", "sum", "hidden"), 4 * longest)
         sizes |= {"q": 4 * self.inner, "o": 4 * self.inner, "k": 4 * self.row, "v": 4 * self.row}
         sizes |= {"digits": products_ir.digits_bytes(longest), "scores": self.scores_row * (self.inner // self.d)}
         sizes = {name: (n + 63) & -64 for name, n in sizes.items()}
@@ -146,7 +146,11 @@ class _Program:
         (scale,) = struct.unpack("<i", struct.pack("<f", math.log2(math.e) / math.sqrt(self.d)))
         facts = places | {name: self.at[name] for name in ("scores", "o")}
         facts |= {"scores_row": self.scores_row, "group": self.inner // self.row, "d": self.d, "row": self.row}
-        return self.native["attend"], array("q", [(facts | {"scale": scale})[name] for name in ATTEND]), self.inner // self.d
+        return (
+            self.native["attend"],
+            array("q", [(facts | {"scale": scale})[name] for name in ATTEND]),
+            self.inner // self.d,
+        )
 
 
 _programs: WeakKeyDictionary[LlamaLayers, _Program] = WeakKeyDictionary()
@@ -167,7 +171,9 @@ def _check(layers: LlamaLayers, width: int, inner: int, row: int, hidden: int) -
     )
     for name, arrays, expected, dtype in groups:
         if [a.shape for a in arrays] != expected:
-            raise ShapeError("decode_layers", f"{name} that do not fit", got=[a.shape for a in arrays], expected=expected)
+            raise ShapeError(
+                "decode_layers", f"{name} that do not fit", got=[a.shape for a in arrays], expected=expected
+            )
         for a in arrays:
             if not a.is_contiguous or a.dtype is not dtype:
                 got, want = f"{a.dtype.name} with strides {a.strides}", f"contiguous {dtype.name}"

@@ -62,7 +62,9 @@ class Floats:
 
     def prefetch(self, f: Function, address: str) -> None:
         """Asks for a cache line that will be read; one that is not there does no harm."""
-        f.do(f"{self.declare('void', 'llvm.prefetch.p0', 'ptr', 'i32', 'i32', 'i32')}(ptr {address}, i32 0, i32 3, i32 1)")
+        f.do(
+            f"{self.declare('void', 'llvm.prefetch.p0', 'ptr', 'i32', 'i32', 'i32')}(ptr {address}, i32 0, i32 3, i32 1)"
+        )
 
     def number(self, value: float | str) -> str:
         return constant("float", [value if isinstance(value, str) else f"{value!r}"] * self.n)
@@ -84,7 +86,9 @@ class Floats:
         p = self.number(float_constant(first))
         for c in (*others, 1.0):
             p = self.multiply_add(f, p, r, self.number(float_constant(c)))
-        n = f.let(f"shl {words} {f.let(f'bitcast {self.vector} {shifted} to {words}')}, {constant('i32', [23] * self.n)}")
+        n = f.let(
+            f"shl {words} {f.let(f'bitcast {self.vector} {shifted} to {words}')}, {constant('i32', [23] * self.n)}"
+        )
         scale = f.let(f"add {words} {n}, {constant('i32', [127 << 23] * self.n)}")
         return self.op(f, "fmul", p, f.let(f"bitcast {words} {scale} to {self.vector}"))
 

@@ -218,9 +218,7 @@ def _call_dots(f: Function, segment: str, first: str, count: str, k: str, x: str
     (line_step,) = words_of(f, SEGMENT, "line_step", block=segment)
     (weight,) = pointers_of(f, SEGMENT, "weight", block=segment)
     here = f.at(weight, f.mul(first, line_step))
-    f.do(
-        f"call void @dots(ptr {here}, i64 {line_step}, i64 {k}, i64 {count}, ptr {x}, ptr {digits}, ptr {sums})"
-    )
+    f.do(f"call void @dots(ptr {here}, i64 {line_step}, i64 {k}, i64 {count}, ptr {x}, ptr {digits}, ptr {sums})")
 
 
 def _scaled(e: Floats, f: Function, sums: str, segment: str, first: str, i: str, mask: str) -> Variable:

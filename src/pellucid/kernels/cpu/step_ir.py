@@ -100,9 +100,7 @@ def _attend(e: Floats) -> Function:
     return f
 
 
-def _score(
-    e: Floats, f: Function, q: str, keys: str, row: str, count: str, d: str, whole: str, s: str
-) -> None:
+def _score(e: Floats, f: Function, q: str, keys: str, row: str, count: str, d: str, whole: str, s: str) -> None:
     """s = q k^T for `count` keys; the last one again behind them."""
     last = f.sub(count, 1)
     with f.loop(0, count, _TOGETHER) as j:
