@@ -2,10 +2,10 @@
 
     python -m benchmarks.peers.llama_cpp FILE PRECISION THREADS
 
-It runs as a process of its own, because its threads would otherwise spin beside ours: it writes the model as GGUF to
-FILE, loads it, says "ready", and answers each line on stdin ("decode CONTEXT TOKENS" or "prefill TOKENS") with the
-seconds it took. Between answers its threads spin for milliseconds, then sleep. Decoding feeds each token and reads the logits, which is what a
-greedy step does; PRECISION is int8 (its Q8_0, a scale for 32 weights), bfloat16 or float32; norms stay float32.
+It runs as a process of its own: it writes the model as GGUF to FILE, loads it, says "ready", and answers each line on
+stdin ("decode CONTEXT TOKENS" or "prefill TOKENS") with the seconds it took. Between answers its threads spin for
+milliseconds, then sleep. Decoding feeds each token and computes its logits, which is what a greedy step does. PRECISION
+is int8 (its Q8_0, a scale for 32 weights), bfloat16 or float32; norms stay float32.
 
 `Process` is the other end.
 """

@@ -63,13 +63,22 @@ class Module:
 
         Raises ConfigError for switching on where weights are held for inference.
         """
-        for value in vars(self).values():
-            if mode and isinstance(value, HeldMatrix):
-                refuse("train", value.dtype)
+        if mode:
+            self._refuse_if_held("train")
+        self._switch(mode)
+        return self
+
+    def _switch(self, mode: bool) -> None:
         self.training = mode
         for _, child in self.children():
-            child.train(mode)
-        return self
+            child._switch(mode)
+
+    def _refuse_if_held(self, where: str) -> None:
+        for value in vars(self).values():
+            if isinstance(value, HeldMatrix):
+                refuse(where, value.dtype)
+        for _, child in self.children():
+            child._refuse_if_held(where)
 
     def eval(self) -> Module:
         """Switches dropout and the like off here and below."""

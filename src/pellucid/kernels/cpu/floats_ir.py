@@ -62,9 +62,8 @@ class Floats:
 
     def prefetch(self, f: Function, address: str) -> None:
         """Asks for a cache line that will be read; one that is not there does no harm."""
-        f.do(
-            f"{self.declare('void', 'llvm.prefetch.p0', 'ptr', 'i32', 'i32', 'i32')}(ptr {address}, i32 0, i32 3, i32 1)"
-        )
+        call = self.declare("void", "llvm.prefetch.p0", "ptr", "i32", "i32", "i32")
+        f.do(f"{call}(ptr {address}, i32 0, i32 3, i32 1)")
 
     def number(self, value: float | str) -> str:
         return constant("float", [value if isinstance(value, str) else f"{value!r}"] * self.n)

@@ -4,8 +4,8 @@
     product    y = x W^T scale + bias + residual, for up to three matrices that read one x
     gated      y = silu(x G^T) (x U^T)
 
-`decode_layers.py` and `inference.py` launch them. W lies row by row, so a block of rows, which is an item of work, is one
-stretch of memory; reading it is the cost. Each result is summed over k in one order.
+`decode_layers.py` and `inference.py` launch them. W lies row by row, so a block of rows, which is an item of work, is
+one stretch of memory; reading it is the cost. Each result is summed over k in one order.
 
 With int8 weights on a path that has the instruction (`isa.dot8`), x is written as a fixed-point number of three digits
 of 8 bits, x = unit (d0 + 256 d1 + 65536 d2), and the sums of weight times digit are exact integers: the result is as
@@ -232,7 +232,7 @@ def _scaled(e: Floats, f: Function, sums: str, segment: str, first: str, i: str,
 
 
 def _product(e: Floats) -> Function:
-    """Items are blocks of `per_task` lines, matrix after matrix: y = x W^T scale + bias + residual for every row of x."""
+    """Items are blocks of `per_task` lines, matrix after matrix: y = x W^T scale + bias + residual, each row of x."""
     f = Function("product", "ptr %block, i64 %lo, i64 %hi")
     k, rows, x_row, digits_row, per_task, y_row = words_of(
         f, PRODUCT, "k", "rows", "x_row", "digits_row", "per_task", "y_row"
