@@ -125,6 +125,14 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Takes weights, optimizer, generator and step from a checkpoint of the same model and configuration."""
         state = checkpoint.state
+        if checkpoint.precision != "float32":
+            raise CheckpointError(
+                str(checkpoint.path),
+                "weights rounded to int8, which the loss curve would show",
+                got=checkpoint.precision,
+                expected="float32",
+                hint="resume from a float32 checkpoint, or load the weights alone into a new run",
+            )
         if checkpoint.config.get("model") != to_dict(self.model.config):
             raise CheckpointError(
                 str(checkpoint.path),
