@@ -12,7 +12,7 @@ from ..base.dtypes import DType
 from ..device import Array
 
 #: The matrices of a layer, in their order.
-MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
+MATRICES: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")
 
 
 @dataclass(frozen=True, eq=False)

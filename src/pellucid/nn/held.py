@@ -81,32 +81,34 @@ def held_dtype(name: str | DType) -> DType:
     raise ConfigError("hold_weights", "weights can't be held in this", got=name, expected=f"one of {expected}")
 
 
-def hold(matrices: Sequence[Tensor], dtype: DType) -> list[HeldMatrix]:
-    """The matrices (all on one device), held one behind the other in the order given.
+def hold(matrices: Sequence[Tensor | HeldMatrix], dtype: DType) -> list[HeldMatrix]:
+    """The matrices (all on one device, none held yet), held one behind the other in the order given.
 
     Raises ConfigError for numbers that are not finite, with nothing changed.
     """
-    device = matrices[0].device
+    arrays = [m.array for m in matrices if isinstance(m, Tensor)]
+    assert len(arrays) == len(matrices)
+    device = arrays[0].device
     kernels = device.kernels
-    if not all(bool(Tensor(kernels.all_finite(m.array)).item()) for m in matrices):
+    if not all(bool(Tensor(kernels.all_finite(a)).item()) for a in arrays):
         hint = "the training diverged; use an earlier checkpoint"
         raise ConfigError("hold_weights", "weights that are not finite numbers", hint=hint)
     scaled = dtype is dtypes.int8
     starts, total = [], 0
-    for m in matrices:
+    for a in arrays:
         starts.append(total)
-        total += _room(m.size * dtype.itemsize) + _room(4 * m.shape[0] * scaled)
+        total += _room(a.size * dtype.itemsize) + _room(4 * a.shape[0] * scaled)
     memory = device.allocate(max(total, 1))
     found = []
-    for m, start in zip(matrices, starts, strict=True):
-        values = Array(memory, m.shape, dtype, None, start // dtype.itemsize)
+    for a, start in zip(arrays, starts, strict=True):
+        values = Array(memory, a.shape, dtype, None, start // dtype.itemsize)
         scale = None
         if scaled:
-            scale = Array(memory, m.shape[:1], dtypes.float32, None, (start + _room(m.size)) // 4)
-            for to, source in zip((values, scale), kernels.quantize(m.array), strict=True):
+            scale = Array(memory, a.shape[:1], dtypes.float32, None, (start + _room(a.size)) // 4)
+            for to, source in zip((values, scale), kernels.quantize(a), strict=True):
                 kernels.assign_(to, source)
         else:
-            kernels.assign_(values, m.array)
+            kernels.assign_(values, a)
         found.append(HeldMatrix(values, scale))
     return found
 

@@ -52,8 +52,8 @@ def passes(weight: DType, operand: DType | None, path: isa.Isa) -> Passes:
         raise DTypeError("held_linear", "operands can't be rounded to this", got=operand, expected="bfloat16 or None")
     form = Format("float32" if operand is None else "rounded", path)
     engine = ir.compile_functions(products_ir.passes_text(form, weight.name), path)
-    names = ("prepare", "product", "gated")
-    return Passes(*map(engine.get_function_address, names), weight is dtypes.int8 and path.dot8)
+    prepare, product, gated = map(engine.get_function_address, ("prepare", "product", "gated"))
+    return Passes(prepare, product, gated, weight is dtypes.int8 and path.dot8)
 
 
 def prepare_words(k: int, *, eps: float | None = None) -> array[int]:
