@@ -7,6 +7,7 @@ set of caches and checked at every step: a weight that was exchanged makes it an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -39,9 +40,9 @@ class Step:
 
         Raises ShapeError for caches that are full; they stay as they were.
         """
-        weights = [w for layer in self._layers for w in _matrices(layer)]
+        weights = _matrices(self._layers)
         bound = self._bound.get(caches[0])
-        if bound is None or any(a is not b for a, b in zip(bound[0], weights, strict=True)):
+        if bound is None or not all(map(is_, bound[0], weights)):
             bound = self._bound[caches[0]] = weights, self._bind(weights, rotary, caches)
         for cache in caches:
             cache.check(1)
@@ -72,11 +73,14 @@ class Step:
         )
 
 
-def _matrices(layer: Any) -> tuple[Any, ...]:
-    """In the order of `kernels.llama_layers.MATRICES`."""
-    a, m = layer.self_attn, layer.mlp
-    linears = (a.q_proj, a.k_proj, a.v_proj, a.o_proj, m.gate_proj, m.up_proj, m.down_proj)
-    return tuple(linear.weight for linear in linears)
+def _matrices(layers: Sequence[Any]) -> list[Any]:
+    """In the order of `kernels.llama_layers.MATRICES`; written out, since it runs for every token."""
+    found: list[Any] = []
+    for layer in layers:
+        a, m = layer.self_attn, layer.mlp
+        found += (a.q_proj.weight, a.k_proj.weight, a.v_proj.weight, a.o_proj.weight)
+        found += (m.gate_proj.weight, m.up_proj.weight, m.down_proj.weight)
+    return found
 
 
 def _positions(cache: Array) -> Array:
