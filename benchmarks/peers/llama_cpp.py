@@ -3,9 +3,12 @@
     python -m benchmarks.peers.llama_cpp FILE PRECISION THREADS
 
 It runs as a process of its own: it writes the model as GGUF to FILE, loads it, says "ready", and answers each line on
-stdin ("decode CONTEXT TOKENS" or "prefill TOKENS") with the seconds it took. Between answers its threads spin for
-milliseconds, then sleep. Decoding feeds each token and computes its logits, which is what a greedy step does. PRECISION
-is int8 (its Q8_0, a scale for 32 weights), bfloat16 or float32; norms stay float32.
+stdin ("decode CONTEXT TOKENS" or "prefill TOKENS") with the seconds of each token or of the prompt. Between answers its
+threads spin for milliseconds, then sleep. Decoding feeds each token and computes its logits, which is what a greedy
+step does. PRECISION is int8 (its Q8_0, a scale for 32 weights), bfloat16 or float32; norms stay float32.
+
+It needs what `requirements-llama.txt` pins: a build of llama.cpp from source, some ten minutes on two cores. Give it an
+environment of its own and name that with --peer-python.
 
 `Process` is the other end.
 """
@@ -94,17 +97,19 @@ def serve(path: Path, precision: str, threads: int) -> None:
         if what == "decode":
             context, tokens = counts
             model.eval(ids[: context + 1])
-            start = time.perf_counter()
-            for token in ids[context + 1 : context + 1 + tokens]:
-                model.eval([token])
+            parts = [[token] for token in ids[context + 1 : context + 1 + tokens]]
         else:
+            parts = [ids[: counts[0]]]
+        times = []
+        for part in parts:
             start = time.perf_counter()
-            model.eval(ids[: counts[0]])
-        print(time.perf_counter() - start, flush=True)
+            model.eval(part)
+            times.append(time.perf_counter() - start)
+        print(*times, flush=True)
 
 
 class Process:
-    """The peer in a process: `ask("decode", 128, 32)` gives seconds.
+    """The peer in a process: `ask("decode", 128, 32)` gives the seconds of 32 tokens.
 
     `python` is an interpreter that has llama_cpp and gguf. Raises RuntimeError if it does not come up.
     """
@@ -126,11 +131,11 @@ class Process:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
-    def ask(self, what: str, *numbers: int) -> float:
+    def ask(self, what: str, *numbers: int) -> list[float]:
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join([what, *map(str, numbers)]) + "\n")
         self._process.stdin.flush()
-        return float(self._read())
+        return [float(seconds) for seconds in self._read().split()]
 
     def close(self) -> None:
         assert self._process.stdin is not None
