@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from array import array
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -82,6 +82,12 @@ def product_words(k: int, lines: list[int], itemsize: int, *, rows: int = 1) -> 
     return words, start
 
 
+@lru_cache(1024)
+def _blank(k: int, n: int, itemsize: int, rows: int) -> tuple[array[int], array[int], int]:
+    """The blocks of `prepare` and `product` for one matrix, to be copied and filled in; and the items."""
+    return prepare_words(k), *product_words(k, [n], itemsize, rows=rows)
+
+
 def segment_word(i: int, name: str) -> int:
     """The number of a word about matrix i in the block of a product."""
     return len(PRODUCT) + i * len(SEGMENT) + SEGMENT.index(name)
@@ -102,22 +108,26 @@ def held_linear(
     if x.rank != 2 or weight.rank != 2 or x.shape[1] != weight.shape[1]:
         got, expected = f"x {x.shape}, weight {weight.shape}", "(M, K) and (N, K)"
         raise ShapeError("held_linear", "the weight does not fit x", got=got, expected=expected)
+    for a in (x, scale, bias):
+        if a is not None and a.dtype is not dtypes.float32:
+            raise DTypeError("held_linear", "not what it is computed in", got=a.dtype.name, expected="float32")
     (m, k), n = x.shape, weight.shape[0]
     code = passes(weight.dtype, operand_dtype, isa.current())
     if not 0 < m <= _FEW or not k * n:
         return _many(x, weight, scale, bias, operand_dtype)
     x, weight = contiguous(x), contiguous(weight)
+    scale, bias = (None if a is None else contiguous(a) for a in (scale, bias))
     device = x.device
     y = device.empty((m, n), dtypes.float32)
     scratch = device.allocate(m * (4 * k + products_ir.digits_bytes(k)) + 64)
-    words = prepare_words(k)
+    blank, product, items = _blank(k, n, weight.dtype.itemsize, m)
+    words, block = blank[:], product[:]
     digits = scratch.address if code.digits and products_ir.fits_digits(k) else 0
     words[_X], words[_OUT], words[_P_DIGITS] = x.address, scratch.address + m * products_ir.digits_bytes(k), digits
     pool.run(code.prepare, words.buffer_info()[0], m, m)
-    block, items = product_words(k, [n], weight.dtype.itemsize, rows=m)
     block[_FROM], block[_DIGITS], block[_WEIGHT], block[_Y] = words[_OUT], digits, weight.address, y.address
     for word, array_ in ((_SCALE, scale), (_BIAS, bias)):
-        block[word] = 0 if array_ is None else contiguous(array_).address
+        block[word] = 0 if array_ is None else array_.address
     pool.run(code.product, block.buffer_info()[0], items, max(1, items // 64))
     return y
 
