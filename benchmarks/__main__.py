@@ -17,7 +17,7 @@ from pathlib import Path
 from . import decode, dispatch, experts, gemm, kernels, nanogpt, ratios, startup, train, xor
 from .options import Refused
 from .report import Row, as_json, environment, table
-from .train import MODELS, PRECISIONS, TrainOptions, parse_shape
+from .train import MODELS, PRECISIONS, WIDTHS, TrainOptions, parse_shape
 
 #: Every case: its name, what runs it, what it is.
 CASES: dict[str, tuple[Callable[[TrainOptions], list[Row]], str]] = {
@@ -29,8 +29,8 @@ CASES: dict[str, tuple[Callable[[TrainOptions], list[Row]], str]] = {
     "xor": (xor.run, "2000 steps of a network of 33 parameters: overhead and nothing else"),
     "train": (train.run, "a whole training step of a 101.7M and a 4.0M model, and its share of the measured roofline"),
     "experts": (experts.run, "a training step of a mixture of experts over that of a dense model of its active size"),
-    "decode": (decode.run_decode, "tokens after 128 of context, shape of SmolLM2-135M; no peer yet"),
-    "prefill": (decode.run_prefill, "a prompt of 512 tokens, same shape; no peer yet"),
+    "decode": (decode.run_decode, "tokens after 128 of context, shape of SmolLM2-135M; peer llama.cpp"),
+    "prefill": (decode.run_prefill, "a prompt of 512 tokens, same shape; peer llama.cpp"),
     "nanogpt": (nanogpt.run, "the whole CPU recipe of nanoGPT on real text, up to its validation loss"),
 }
 
@@ -44,7 +44,10 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("cases", nargs="*", metavar="case", help="which ones to run; default: all, in the order below")
-    p.add_argument("--peer", choices=("torch", "none"), default="none", help="run beside it; default %(default)s")
+    p.add_argument("--peer", choices=("torch", "llama.cpp", "none"), default="none", help="run beside it; default none")
+    p.add_argument(
+        "--peer-python", metavar="PATH", help="interpreter that has llama-cpp-python and gguf; default: this one"
+    )
     p.add_argument("--data", type=Path, help="folder of real data; default PELLUCID_DATA, else ../shared/data")
     p.add_argument("--threads", type=int, default=2, help="CPU threads of each side; default %(default)s")
     p.add_argument("--iterations", type=int, help="steps: of nanogpt, default its 2000; of train, timed, default 11")
@@ -54,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
         choices=PRECISIONS,
         help="of matrix products; default: float32 in nanogpt, else both",
     )
+    p.add_argument("--weights", choices=WIDTHS, help="width of the weights in decode and prefill; default: each")
     p.add_argument("--model", choices=MODELS, help="which one train trains; default: both")
     p.add_argument("--shape", type=parse_shape, help="sequences x tokens of a step of train; default: the model's")
     p.add_argument("--compile", action="store_true", help="train: beside PyTorch's eager path its compiled one too")
@@ -78,6 +82,8 @@ def main(argv: list[str] | None = None) -> int:
         if value is not None and value < 1:
             p.error(f"--{name} must be at least 1; got {value}")
     peer = None if given.peer == "none" else given.peer
+    if peer == "llama.cpp" and not set(given.cases or CASES) <= {"decode", "prefill"}:
+        p.error("llama.cpp is the peer of decode and prefill alone: name these cases")
     options = TrainOptions(
         peer,
         given.data,
@@ -91,6 +97,8 @@ def main(argv: list[str] | None = None) -> int:
         compiled=given.compile,
         memory=given.memory,
         precisions=(given.precision,) if given.precision else PRECISIONS,
+        widths=(given.weights,) if given.weights else WIDTHS,
+        peer_python=given.peer_python,
     )
     # Read once, by the first kernel: before anything runs, after everything is imported.
     os.environ["PELLUCID_THREADS"] = str(options.threads)

@@ -1,9 +1,13 @@
-"""Cases decode and prefill: generation with a model of the shape of SmolLM2-135M and random weights.
+"""Cases decode and prefill: generation with a model of the shape of SmolLM2-135M and random weights, beside llama.cpp.
 
-Both compare the logits of the cached path with the definition's before they take a time. The floor of decoding is
-reading every weight of a matrix product once a token, at the width of the operands, with the memory bandwidth measured
-in this run; that of prefill is its FLOPs at the measured rate of matrix products. `share` is the floor over the time
-taken. There is no peer yet: llama.cpp joins with the int8 weights.
+The weights are held in int8, bfloat16 or float32; with the first two the operands of products are bfloat16. Both cases
+compare the logits of the cached path with the definition's before they take a time. The floor of decoding is reading
+every weight of a matrix product once a token, with the memory bandwidth measured in this run; that of prefill is its
+FLOPs at the measured rate of matrix products. `share` is the floor over the time taken.
+
+llama.cpp runs in a process of its own (`peers.llama_cpp`), in turns with ours, at the same width of weights: its Q8_0
+has a scale for 32 weights where our int8 has one for a row, and rounds the inputs of products to int8, which ours does
+not.
 """
 
 from __future__ import annotations
@@ -11,9 +15,10 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -26,39 +31,46 @@ from pellucid.tape import no_grad
 from pellucid.train import measure_peak
 
 from .options import Refused
-from .report import Row, interleaved, row
-from .train import Precision, TrainOptions, initial_weights
+from .peers import llama_cpp
+from .report import Row, row
+from .train import TrainOptions, Width, initial_weights
 
 CONTEXT = 128  # tokens in the cache before the first timed one
 PROMPT = 512  # tokens of a prefill
 BLOCK = 32  # tokens of a turn
-AGREEMENT = {"float32": 1e-4, "bfloat16": 3e-2}  # of logits, as a share of the largest
+AGREEMENT = {"float32": 1e-4, "bfloat16": 3e-2, "int8": 3e-2}  # of logits, as a share of the largest
+BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}  # of a weight
 MODEL = TransformerConfig(
     49152, d_model=576, n_layers=30, n_heads=9, n_kv_heads=3, head_dim=64, d_ff=1536, max_seq_len=2048
 )
 
 
-def build(precision: Precision) -> TransformerLM:
+def config_of(width: Width) -> TransformerConfig:
+    return replace(MODEL, precision="float32" if width == "float32" else "bfloat16")
+
+
+def build(width: Width) -> TransformerLM:
     """The model, its logits compared with the definition's: a whole prompt at once, then the next token alone."""
-    config = replace(MODEL, precision=precision)
+    config = config_of(width)
     ids = np.random.default_rng(0).integers(config.vocab_size, size=CONTEXT + 1)
     weights = initial_weights(config, seed=0)
     definition = TransformerLM(config, device="reference")
     load_into(dict(definition.named_parameters()), weights)
+    definition.hold_weights(width)
     with no_grad():
         wanted = logits_of(definition, ids)
     del definition
     gc.collect()
     model = TransformerLM(config)
     load_into(dict(model.named_parameters()), weights)
-    model.eval()
+    model.hold_weights(width)
     with no_grad():
         found = logits_of(model, ids)
     for what, got, want in zip(("prefill", "decode"), found, wanted, strict=True):
         worst = float(np.abs(got - want).max() / np.abs(want).max())
-        if not worst <= AGREEMENT[precision]:
+        if not worst <= AGREEMENT[width]:
             raise Refused(f"{what}: logits are off by {worst:.2g} of the largest; wrong kernels are not timed")
-    print(f"  {precision}: logits agree with the definition", file=sys.stderr, flush=True)
+    print(f"  {width}: logits agree with the definition", file=sys.stderr, flush=True)
     return model
 
 
@@ -69,15 +81,19 @@ def logits_of(model: TransformerLM, ids: np.ndarray) -> list[np.ndarray]:
 
 
 def bandwidth(where: Device) -> float:
-    """Bytes/s of reading an array no cache holds: the sums of its rows."""
-    x = where.upload(np.zeros((256, 1 << 18), np.float32), dtypes.float32)
-    times = interleaved({"sum": lambda: where.kernels.sum(x, axes=(1,), keepdims=False)}, rounds=9)["sum"]
-    return x.nbytes / min(times)
+    """Bytes/s of reading a matrix no cache holds: its product with a vector."""
+    matrix = where.upload(np.zeros((1 << 16, 1 << 10), np.float32), dtypes.float32)
+    x, times = where.upload(np.zeros((1, 1 << 10)), dtypes.float32), []
+    for _ in range(12):
+        start = time.perf_counter()
+        where.kernels.held_linear(x, matrix, None, None, operand_dtype=None)
+        times.append(time.perf_counter() - start)
+    return matrix.nbytes / min(times)
 
 
-def weight_bytes(config: TransformerConfig) -> int:
-    """Bytes of the weights a token reads, at the width of the operands."""
-    return config.matmul_parameters() * (2 if config.precision == "bfloat16" else 4)
+def weight_bytes(config: TransformerConfig, width: Width) -> int:
+    """Bytes of the weights a token reads; the scales of int8, 4 bytes a row, left out."""
+    return config.matmul_parameters() * BYTES[width]
 
 
 def prefill_flops(config: TransformerConfig) -> int:
@@ -86,31 +102,58 @@ def prefill_flops(config: TransformerConfig) -> int:
     return PROMPT * config.flops_per_token(PROMPT, training=False) - (PROMPT - 1) * head
 
 
+@contextmanager
+def peer_of(options: TrainOptions, width: Width) -> Iterator[llama_cpp.Process | None]:
+    """llama.cpp with a model of the same shape and width, where it was asked for."""
+    if options.peer != "llama.cpp":
+        yield None
+        return
+    c = MODEL
+    shape = {"layers": c.n_layers, "width": c.d_model, "heads": c.n_heads, "kv_heads": c.kv_heads}
+    shape |= {"head": c.head_width, "hidden": c.hidden, "vocabulary": c.vocab_size}
+    if shape != llama_cpp.SHAPE:
+        raise Refused("llama.cpp has a model of another shape")
+    try:
+        process = llama_cpp.Process(options.peer_python or sys.executable, width, options.threads)
+    except RuntimeError as error:
+        raise Refused(f"{error}; name an interpreter that has them with --peer-python") from None
+    try:
+        yield process
+    finally:
+        process.close()
+
+
 def run_decode(options: TrainOptions) -> list[Row]:
     """Greedy decoding, a token at a time, after CONTEXT tokens."""
     where, found = device("cpu"), []
-    for precision in options.precisions:
+    for width in options.widths:
         before = bandwidth(where)
-        model = build(precision)
-        sampler = Sampler.greedy()
+        model = build(width)
+        sampler, decoder = Sampler.greedy(), Decoder(model)
         times: list[float] = []
         cpu: list[float] = []
-        decoder = Decoder(model)
-        for _ in range(2 if options.quick else 8):
-            decoder.reset()
-            decoder.feed([i % MODEL.vocab_size for i in range(CONTEXT)])
-            decoder.next(sampler)
-            start, spent = time.perf_counter(), time.process_time()
-            for _ in range(BLOCK):
+        others: list[float] = []
+        with peer_of(options, width) as peer:
+            for _ in range(2 if options.quick else 10):
+                time.sleep(options.pause)
+                decoder.reset()
+                decoder.feed([i % MODEL.vocab_size for i in range(CONTEXT)])
                 decoder.next(sampler)
-            times.append((time.perf_counter() - start) / BLOCK)
-            cpu.append((time.process_time() - spent) / BLOCK)
+                spent = time.process_time()
+                for _ in range(BLOCK):
+                    start = time.perf_counter()
+                    decoder.next(sampler)
+                    times.append(time.perf_counter() - start)
+                cpu.append((time.process_time() - spent) / BLOCK)
+                if peer is not None:
+                    time.sleep(options.pause)
+                    others += peer.ask("decode", CONTEXT, BLOCK)
         # Other work on the machine only ever lowers a ceiling, so the higher of two is nearer to the truth.
         speed = max(before, bandwidth(where))
-        floor = weight_bytes(model.config) / speed
+        floor = weight_bytes(model.config, width) / speed
         more = {"tokens/s": 1 / median(times), "CPU ms": 1e3 * median(cpu), "share": floor / median(times)}
         found.append(row("decode", "memory read", "pellucid", [speed / 1e9], unit="GB/s", shape="256 MiB"))
-        found.append(result("decode", times, f"after {CONTEXT}", precision, floor, more))
+        found += results("decode", times, others, f"after {CONTEXT}", width, floor, more)
         del model, decoder
         gc.collect()
     return found
@@ -119,33 +162,51 @@ def run_decode(options: TrainOptions) -> list[Row]:
 def run_prefill(options: TrainOptions) -> list[Row]:
     """A prompt of PROMPT tokens into empty caches, up to the logits of its last token."""
     found = []
-    for precision in options.precisions:
-        operands = dtypes.bfloat16 if precision == "bfloat16" else None
+    for width in options.widths:
+        operands = None if width == "float32" else dtypes.bfloat16
         before = measure_peak("cpu", operand_dtype=operands)
-        model = build(precision)
+        model = build(width)
         ids = np.random.default_rng(1).integers(MODEL.vocab_size, size=PROMPT)
         caches = model.new_caches(capacity=PROMPT)
-
-        def once(model: TransformerLM = model, ids: np.ndarray = ids, caches: Any = caches) -> Any:
-            for cache in caches:
-                cache.truncate(0)
-            with no_grad():
-                return model.forward_cached(ids, caches, last_only=True).numpy()
-
-        times = interleaved({"": once}, rounds=3 if options.quick else 9)[""]
+        times: list[float] = []
+        others: list[float] = []
+        with peer_of(options, width) as peer:
+            for turn in range(1 + (3 if options.quick else 9)):
+                time.sleep(options.pause)
+                for cache in caches:
+                    cache.truncate(0)
+                start = time.perf_counter()
+                with no_grad():
+                    model.forward_cached(ids, caches, last_only=True).numpy()
+                seconds = time.perf_counter() - start
+                other = [] if peer is None else peer.ask("prefill", PROMPT)
+                if turn:  # the first one warms up
+                    times.append(seconds)
+                    others += other
         peak = max(before, measure_peak("cpu", operand_dtype=operands))
         floor = prefill_flops(model.config) / peak
         more = {"tokens/s": PROMPT / median(times), "share": floor / median(times)}
-        found.append(row("prefill", "matrix products", "pellucid", [peak / 1e9], unit="GFLOP/s", dtype=precision))
-        found.append(result("prefill", times, f"{PROMPT} tokens", precision, floor, more))
-        del model, once, caches
+        kind = "float32" if operands is None else operands.name
+        found.append(row("prefill", "matrix products", "pellucid", [peak / 1e9], unit="GFLOP/s", dtype=kind))
+        found += results("prefill", times, others, f"{PROMPT} tokens", width, floor, more)
+        del model, caches
         gc.collect()
     return found
 
 
-def result(
-    case: str, times: list[float], shape: str, precision: Precision, floor: float, more: dict[str, float]
-) -> Row:
-    what, milli = "token" if case == "decode" else "prompt", [1e3 * t for t in times]
-    more = {**more, "floor": 1e3 * floor}
-    return row(case, what, "pellucid", milli, unit="ms", shape=f"SmolLM2-135M, {shape}", dtype=precision, **more)
+def results(
+    case: str, times: list[float], others: list[float], shape: str, width: Width, floor: float, more: dict[str, float]
+) -> list[Row]:
+    """Ours, and the peer's with the ratio of the medians, and of the best times, which other work hardly disturbs."""
+    what, size = ("token", 1) if case == "decode" else ("prompt", PROMPT)
+    named = f"SmolLM2-135M, {shape}"
+    more = {**more, "floor": 1e3 * floor, "best": 1e3 * min(times)}
+    if others:
+        more |= {"ratio": median(others) / median(times), "best ratio": min(others) / min(times)}
+    rows = [row(case, what, "pellucid", [1e3 * t for t in times], unit="ms", shape=named, dtype=width, **more)]
+    if others:
+        speed = {"tokens/s": size / median(others), "best": 1e3 * min(others)}
+        rows.append(
+            row(case, what, "llama.cpp", [1e3 * t for t in others], unit="ms", shape=named, dtype=width, **speed)
+        )
+    return rows

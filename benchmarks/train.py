@@ -42,6 +42,8 @@ from .report import REPOSITORY, Row, row
 CASE = "train"
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
+Width = Literal["int8", "bfloat16", "float32"]
+WIDTHS: tuple[Width, ...] = ("int8", "bfloat16", "float32")
 RATE, BETAS, EPS, DECAY, CLIP = 3e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
 CHECKED = 3  # steps
 CHECKED_WITHOUT_PEER = 2  # steps of the definition kernels, which take seconds each
@@ -66,13 +68,16 @@ Weights = dict[str, np.ndarray]
 @dataclass(frozen=True)
 class TrainOptions(Options):
     """model, shape: one of MODELS, and sequences x tokens; None for all. compiled: PyTorch compiled too. memory: peak
-    memory too. precisions: of the matrix products of both sides."""
+    memory too. precisions: of the matrix products of both sides. widths: of the weights that are decoded with.
+    peer_python: the interpreter that runs llama.cpp, None for this one."""
 
     model: str | None = None
     shape: tuple[int, int] | None = None
     compiled: bool = False
     memory: bool = False
     precisions: tuple[Precision, ...] = PRECISIONS
+    widths: tuple[Width, ...] = WIDTHS
+    peer_python: str | None = None
 
 
 def parse_shape(text: str) -> tuple[int, int]:

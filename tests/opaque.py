@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from pellucid.base.errors import DeviceError
 from pellucid.device import Array, Buffer, Device, reference, register, unregister
 from pellucid.device.cpu import view
 from pellucid.kernels import reference as definitions
+from pellucid.kernels.llama_layers import LlamaLayers
 
 
 class OpaqueBuffer(Buffer):
@@ -109,6 +111,8 @@ def _mapped(value: Any, change: Callable[[Array], Array]) -> Any:
         return change(value)
     if isinstance(value, (list, tuple)):
         return type(value)(_mapped(v, change) for v in value)
+    if isinstance(value, LlamaLayers):
+        return LlamaLayers(**{f.name: _mapped(getattr(value, f.name), change) for f in fields(value)})
     return value
 
 

@@ -93,14 +93,14 @@ def test_decoding_and_prefill_agree_with_the_definition(tiny, monkeypatch):
     monkeypatch.setattr(decode, "BLOCK", 3)
     monkeypatch.setattr(decode, "PROMPT", 16)
     monkeypatch.setattr(decode, "bandwidth", lambda where: 1e10)
-    assert {row.dtype for row in decode.run_decode(tiny) if row.what == "token"} == {"float32", "bfloat16"}
-    assert {row.dtype for row in decode.run_prefill(tiny) if row.what == "prompt"} == {"float32", "bfloat16"}
+    assert {row.dtype for row in decode.run_decode(tiny) if row.what == "token"} == set(train.WIDTHS)
+    assert {row.dtype for row in decode.run_prefill(tiny) if row.what == "prompt"} == set(train.WIDTHS)
 
 
 def test_the_floor_of_decoding_counts_each_weight_once_at_the_width_of_the_operands():
     norms = TINY.parameter_counts().norms
-    assert decode.weight_bytes(TINY) == 4 * (TINY.parameter_counts().total - norms)
-    assert decode.weight_bytes(replace(TINY, precision="bfloat16")) * 2 == decode.weight_bytes(TINY)
+    for width, size in (("float32", 4), ("bfloat16", 2), ("int8", 1)):
+        assert decode.weight_bytes(TINY, width) == size * (TINY.parameter_counts().total - norms)
 
 
 def test_xor_starts_at_the_loss_of_its_definition(monkeypatch):

@@ -38,7 +38,7 @@ def out(tmp_path: Path) -> Path:
         (["--versoin"], "pellucid: unknown option '--versoin'. hint: did you mean '--version'?"),
         (
             ["zzz"],
-            "pellucid: unknown command 'zzz'. hint: the commands are train, generate, eval, info, doctor, demo",
+            "pellucid: unknown command 'zzz'. hint: the commands are train, generate, eval, export, info, doctor, demo",
         ),
         (["train", "--stepz", "3"], "pellucid train: --stepz: unknown option. hint: did you mean --steps?"),
         (

@@ -19,7 +19,7 @@ from pellucid.cli.sampling import Text
 from pellucid.text import ByteTokenizer
 from pellucid.train import read_metrics
 
-from .conftest import text
+from .conftest import Refused, text
 
 Run = Callable[..., dict[str, Any]]
 
@@ -134,6 +134,40 @@ def test_evaluation_of_other_text(finished: Path, run: Run, tmp_path: Path) -> N
     assert ids["tokens"] == len(text())
     (tmp_path / "tiny.txt").write_text("the")
     assert run("eval", finished, tmp_path / "tiny.txt")["predicted"] == 2
+
+
+# --- weights in another width -----------------------------------------------------------------------------------------
+
+
+def test_the_weights_of_generate_and_eval(finished: Path, run: Run) -> None:
+    losses, sizes = {}, {}
+    for weights in ("float32", "bfloat16", "int8"):
+        losses[weights] = run("eval", finished, "--weights", weights)["loss"]
+        found = run("generate", finished, "the", "--greedy", "--tokens", 5, "--weights", weights)
+        assert found["weights"] == weights
+        sizes[weights] = found["weight_bytes"]
+    assert sizes["float32"] > sizes["bfloat16"] > sizes["int8"]
+    assert abs(losses["int8"] - losses["float32"]) < 0.01 * losses["float32"]
+    assert losses["int8"] != losses["float32"]
+
+
+def test_export(finished: Path, tmp_path: Path, run: Run, refused: Refused) -> None:
+    full, small = tmp_path / "full", tmp_path / "small"
+    whole = run("export", finished, "--out", full)
+    rounded = run("export", finished, "--out", small, "--precision", "q8")
+    assert rounded["precision"] == "q8"
+    assert rounded["bytes"] == sum(p.stat().st_size for p in small.iterdir()) < whole["bytes"]
+    assert run("info", small)["weights"] == "q8 (int8, read as float32)"
+    assert run("info", full)["weights"] == "float32"
+    corpus = finished / "tokens.bin"
+    exact, near = (run("eval", p, corpus)["loss"] for p in (full, small))
+    assert 0 < abs(near - exact) < 0.01 * exact
+    # the very weights a q8 file holds are those that int8 makes of what it was saved from
+    assert run("eval", small, corpus, "--weights", "int8")["loss"] == pytest.approx(near, rel=1e-4)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("mine")
+    message = refused("export", finished, "--out", tmp_path / "other")
+    assert "cannot be replaced: holds other files than a checkpoint's" in message
 
 
 # --- info -------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pellucid.base import dtypes
 from pellucid.base.dtypes import DType
 from pellucid.device import reference
 from pellucid.kernels import spec
+from pellucid.kernels.llama_layers import LlamaLayers
 
 from .parity import LAYOUTS, Case, Data, numbers, place
 
@@ -38,7 +39,7 @@ def case(
     row = spec.KERNELS[kernel]
 
     def register(make: Callable[[Data, Shape], Call]) -> Callable[[Data, Shape], Call]:
-        chosen = tuple(d for d in TESTED if d in (kinds or row.dtypes))
+        chosen = tuple(d for d in kinds or TESTED if d in row.dtypes)
         CASES.append(Case(kernel, label, make, shapes, tolerance or row.tolerance, layouts, chosen))
         return make
 
@@ -485,6 +486,90 @@ def _attention_backward(d: Data, s: Shape) -> Call:
 def _rope(d: Data, s: Shape) -> Call:
     table = d.statistic(s[1] + 3, s[3] // 2)
     return [d.normal(*s), table, table], {"offset": 2, "interleaved": False, "inverse": False}
+
+
+# --- inference: matrices held in int8 or bfloat16 ---------------------------------------------------------------------
+
+MATRICES = ((1, 1), (5, 63), (3, 100), (257, 65), (0, 7), (70, 1000))
+
+
+@case("quantize", shapes=MATRICES)
+def _quantize(d: Data, s: Shape) -> Call:
+    return [d.normal(*s)], {}
+
+
+@case("dequantize", shapes=MATRICES, kinds=(dtypes.int8,))
+def _dequantize(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.plain(d.random.random(s[0]), dtypes.float32)], {"dtype": dtypes.float32}
+
+
+HELD = (dtypes.int8, dtypes.bfloat16, dtypes.float32)
+
+
+def _held(d: Data, weight: DType, *shape: int) -> tuple[Any, Any]:
+    """A matrix and its scales, None where it has none."""
+    size = max(1, shape[1]) ** -0.5
+    if weight is not dtypes.int8:
+        return d.plain(d.random.normal(size=shape) * size, weight), None
+    scale = (d.random.random(shape[0]) + 0.5) / 60 * size
+    return d.plain(d.random.integers(-127, 128, shape), weight), d.plain(scale, dtypes.float32)
+
+
+for _weight in HELD:
+    for _operand in (None, dtypes.bfloat16):
+
+        @case(
+            "held_linear",
+            f"{_weight.name}-{_operand.name if _operand else 'plain'}",
+            shapes=(
+                (1, 1, 1),
+                (1, 63, 5),
+                (2, 64, 7),
+                (3, 1000, 300),
+                (4, 576, 66),
+                (33, 100, 65),
+                (0, 5, 3),
+                (2, 0, 3),
+            ),
+            tolerance="mixed" if _operand else None,
+        )
+        def _held_linear(d: Data, s: Shape, weight: DType = _weight, operand: DType | None = _operand) -> Call:
+            m, k, n = s
+            matrix, scale = _held(d, weight, n, k)
+            bias = d.plain(d.random.normal(size=n), dtypes.float32) if m % 2 else None
+            return [d.normal(m, k), matrix, scale, bias], {"operand_dtype": operand}
+
+
+for _weight in HELD:
+    for _position in (0, 5, 300):
+
+        @case(
+            "decode_layers",
+            f"{_weight.name}-{_position}",
+            shapes=((8, 2, 1, 4, 12), (100, 3, 3, 6, 63), (64, 4, 2, 32, 160), (64, 2, 1, 80, 96)),
+            layouts=("plain",),
+        )
+        def _decode_layers(d: Data, s: Shape, weight: DType = _weight, position: int = _position) -> Call:
+            width, heads, kv_heads, size, hidden = s
+            q, kv, room, count = heads * size, kv_heads * size, position + 3, 2
+            shapes = ((q, width), (kv, width), (kv, width), (width, q), *[(hidden, width)] * 2, (width, hidden))
+            held = [_held(d, weight, *shape) for _ in range(count) for shape in shapes]
+            caches = [[d.normal(room, kv_heads, size) for _ in range(count)] for _ in "kv"]
+            angles = d.random.random((room, size // 2)) * 6
+            tables = [d.plain(table(angles), dtypes.float32) for table in (np.cos, np.sin)]
+            layers = LlamaLayers(
+                norms=[d.statistic(width) for _ in range(2 * count)],
+                weights=[w for w, _ in held],
+                scales=[scale for _, scale in held if scale is not None],
+                keys=caches[0],
+                values=caches[1],
+                cos=tables[0],
+                sin=tables[1],
+                eps=1e-5,
+                interleaved=position == 5,
+                operand_dtype=None,
+            )
+            return [d.normal(width), layers], {"position": position}
 
 
 # --- optimizers: contiguous arguments of one shape --------------------------------------------------------------------

@@ -111,6 +111,18 @@ def test_generation(config: TransformerConfig, opaque: OpaqueDevice) -> None:
     assert _generate(config, opaque) == _generate(config, reference)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float32"])
+def test_generation_with_held_weights(dtype: str, opaque: OpaqueDevice) -> None:
+    found = []
+    for device in (opaque, reference):
+        model = TransformerLM(_LLAMA, device=device)
+        model.hold_weights(dtype)
+        decoder = Decoder(model)
+        decoder.feed([1, 2, 3])
+        found.append([decoder.next(Sampler.greedy()) for _ in range(4)])
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("config", _CONFIGS.values(), ids=_CONFIGS)
 def test_a_step_never_waits(config: TransformerConfig, opaque: OpaqueDevice) -> None:
     """From ids on the host to updated weights, clipping included, not one download."""

@@ -18,12 +18,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ..base.errors import CheckpointError, DataError
+from ..base.errors import CheckpointError, ConfigError, DataError
 from ..base.files import StrPath, canonical_json
 from ..tape import Tensor
 from ..text import Tokenizer, load_tokenizer
+from .q8 import PRECISION, Q8, Q8File, q8_tensors
 from .storage import (
     building,
     decode_json,
@@ -56,7 +57,7 @@ class Checkpoint:
     """A checkpoint that was checked as a whole; tensors are mapped, not yet in memory.
 
     path: the folder asked for. tensors: the weights. optimizer: its tensors, or None. config, state: as they were
-    saved. tokenizer: or None.
+    saved. tokenizer: or None. precision: of the weights on disk, "float32" or "q8".
     """
 
     path: Path
@@ -65,6 +66,7 @@ class Checkpoint:
     config: dict[str, Any]
     tokenizer: Tokenizer | None
     state: dict[str, Any]
+    precision: str = "float32"
 
 
 def save_checkpoint(
@@ -75,19 +77,32 @@ def save_checkpoint(
     state: dict[str, Any],
     optimizer_tensors: Mapping[str, Tensor] | None = None,
     tokenizer: Tokenizer | None = None,
+    precision: Literal["float32", "q8"] = "float32",
 ) -> Path:
     """Writes a checkpoint, in place of the one at `folder` if there is one. Folders above it are made.
 
+    precision: "q8" stores matrices in one byte a weight, at most half a step of 1/127 of the row's largest from the
+    truth (see `q8`): for shipping a model, not for going on with its training. "float32" stores tensors as they are.
+
     Raises:
+        ConfigError: an unknown precision, or "q8" with an optimizer.
         CheckpointError: the disk is full or refuses, the folder holds something else, or `config` or `state` is not
             JSON. What was there before is unchanged.
     """
     shown, target = os.fspath(folder), Path(os.path.realpath(folder))
+    if precision not in ("float32", Q8):
+        raise ConfigError("save_checkpoint", "unknown precision", got=precision, expected="'float32' or 'q8'")
+    # Hugging Face readers want to be told that matrices are laid out as PyTorch has them.
+    metadata = {"format": "pt"}
+    if precision == Q8:
+        if optimizer_tensors is not None:
+            hint = "save float32 to resume from, or leave the optimizer out"
+            raise ConfigError("save_checkpoint", "q8 is for shipping a model, an optimizer for training it", hint=hint)
+        tensors, metadata = q8_tensors(tensors, where=shown), {**metadata, PRECISION: Q8}
     documents = {CONFIG: encode_json(config, where=f"{shown}: config")}
     if tokenizer is not None:
         documents[TOKENIZER] = encode_json(tokenizer.to_json(), where=f"{shown}: tokenizer")
-    # Hugging Face readers want to be told that matrices are laid out as PyTorch has them.
-    plans = {MODEL: Plan(tensors, {"format": "pt"}, where=shown)}
+    plans = {MODEL: Plan(tensors, metadata, where=shown)}
     if optimizer_tensors is not None:
         plans[OPTIMIZER] = Plan(optimizer_tensors, {}, where=shown)
     sizes = {name: len(raw) for name, raw in documents.items()} | {name: plan.nbytes for name, plan in plans.items()}
@@ -143,7 +158,13 @@ def load_checkpoint(folder: StrPath) -> Checkpoint:
     optimizer = None
     if OPTIMIZER in files:
         optimizer = read_tensors(home / OPTIMIZER, expected_sha256=files[OPTIMIZER]["sha256"])
-    return Checkpoint(Path(folder), model, optimizer, config, tokenizer, state)
+    precision = model.metadata.get(PRECISION, "float32")
+    if precision == Q8:
+        model = Q8File(model)
+    elif precision != "float32":
+        hint = "use the version of Pellucid that saved it, or a newer one"
+        raise CheckpointError(model.path, "an unknown precision", got=_short(precision), expected="q8", hint=hint)
+    return Checkpoint(Path(folder), model, optimizer, config, tokenizer, state, precision)
 
 
 def current(folder: Path) -> Path:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -49,6 +49,8 @@ class EvalCommand:
     """Tokens predicted in a window."""
     max_batches: int | None = None
     """Read this many times `sequences` windows at most, spread over the text. None: all of it."""
+    weights: Literal["float32", "bfloat16", "int8"] = "float32"
+    """Hold the weights in this: what int8 costs is the difference of two losses."""
     json: Flag = False
     """Print one line of JSON instead of the text."""
     debug: Flag = False
@@ -62,6 +64,7 @@ def run(arguments: list[str]) -> int:
         if value is not None and value < 1:
             raise ConfigError(name, "must be at least 1", got=value)
     model, checkpoint = load_model(options.path)
+    model.hold_weights(options.weights)
     context = model.config.max_seq_len
     seq_len = context if options.seq_len is None else options.seq_len
     if not 1 <= seq_len <= context:
@@ -95,6 +98,7 @@ def run(arguments: list[str]) -> int:
     out.result(
         {
             "checkpoint": str(checkpoint.path),
+            "weights": options.weights,
             "text": name,
             "tokens": count,
             "predicted": found.n_targets,

@@ -19,6 +19,7 @@ from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import KernelError
 from ..device import Array
+from .llama_layers import LlamaLayers
 
 # --- tolerances -------------------------------------------------------------------------------------------------------
 
@@ -64,8 +65,8 @@ def tolerance(kind: str, dtype: DType) -> Tolerance:
 
 @dataclass(frozen=True)
 class Argument:
-    """kind: "array" or "arrays" (a list), with "?" where None may stand, "int", "float", "bool", "dtype", "dtype?" or
-    "axes"."""
+    """kind: "array" or "arrays" (a list), with "?" where None may stand, "layers" (`LlamaLayers`), "int", "float",
+    "bool", "dtype", "dtype?" or "axes"."""
 
     name: str
     kind: str
@@ -110,7 +111,7 @@ class Kernel:
 
 
 def _nbytes(value: Any) -> int:
-    if isinstance(value, Array):
+    if isinstance(value, Array | LlamaLayers):
         return value.nbytes
     if isinstance(value, list | tuple):
         return sum(_nbytes(v) for v in value)
@@ -324,6 +325,28 @@ _row(
     _WIDE,
     "accumulate",
     lambda a: 2 * a.a.size * a.b.shape[1],
+)
+
+_row("quantize", "inference", "x", _FLOATS, "exact", _each(3, "x"))
+_row("dequantize", "inference", "values, scale, *, dtype: dtype", (dtypes.int8,), "rounding", _each(1, "values"))
+_row(
+    "held_linear",
+    "inference",
+    "x, weight, scale: array?, bias: array?, *, operand_dtype: dtype?",
+    (dtypes.float32,),
+    "accumulate",
+    lambda a: 2 * a.x.size * a.weight.shape[0],
+)
+_row(
+    "decode_layers",
+    "inference",
+    "x, layers: layers, *, position: int",
+    (dtypes.float32,),
+    "accumulate",
+    lambda a: (
+        sum(2 * w.size for w in a.layers.weights)
+        + 4 * (a.position + 1) * sum(w.shape[0] for w in a.layers.weights[::7])
+    ),
 )
 
 _row("embedding", "embedding", "weight, ids", _ALL, "exact")

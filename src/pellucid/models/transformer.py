@@ -11,13 +11,14 @@ projections that write into the residual stream (Radford et al. 2019); norm weig
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 
 from ..base import dtypes
+from ..base.dtypes import DType
 from ..base.errors import ConfigError, DataError, ShapeError
 from ..base.rng import Generator
 from ..device import Array, Device
@@ -26,6 +27,7 @@ from ..nn import (
     Dropout,
     Embedding,
     GELUFeedForward,
+    HeldMatrix,
     KVCache,
     LayerNorm,
     Linear,
@@ -36,10 +38,13 @@ from ..nn import (
     SelfAttention,
     SwiGLU,
 )
+from ..nn.held import held_dtype, hold, refuse
 from ..ops import activation_checkpoint, concatenate, linear, lm_head_loss, tensor
 from ..tape import Tensor
+from ..tape.state import state
 from .config import TransformerConfig
 from .routing import RoutingReport, counted_tokens, penalty
+from .step import Step
 
 Ids = Tensor | np.ndarray[Any, Any] | Sequence[Any]
 
@@ -127,13 +132,16 @@ class Transformer(Module):
         self.norm = norm(c, device)
         self.dropout = Dropout(c.dropout, generator=dropout)
         self.rotary = rotary_tables(c, device) if c.positions == "rope" else None
+        self._step = Step(c, self.layers, operand_dtype(c))
 
     def __call__(self, ids: Tensor, caches: Sequence[KVCache] | None = None, routing: Routing | None = None) -> Tensor:
         start = caches[0].length if caches else 0
         x = self.embed_tokens(ids)
         if self.config.positions == "learned":
-            x = x + self.embed_positions.weight[start : start + ids.shape[1]]
+            x = x + self._positions(start, ids.shape[1])
         x = self.dropout(x)
+        if caches is not None and self.rotary and self._step.fits(x, training=self.training):
+            return self.norm(self._step(x, self.rotary, caches))
         for i, layer in enumerate(self.layers):
             if caches is not None:
                 x = layer(x, self.rotary, caches[i])
@@ -142,6 +150,13 @@ class Transformer(Module):
             else:
                 x = layer(x, self.rotary, None, routing)
         return self.norm(x)
+
+    def _positions(self, start: int, count: int) -> Tensor:
+        """Rows of the table of positions."""
+        table = self.embed_positions.weight
+        if isinstance(table, HeldMatrix):
+            return table.rows(tensor(np.arange(start, start + count), device=table.device))
+        return table[start : start + count]
 
 
 class TransformerLM(Module):
@@ -169,9 +184,14 @@ class TransformerLM(Module):
         return self.model.embed_tokens.weight.device
 
     @property
-    def head_weight(self) -> Tensor:
+    def head_weight(self) -> Tensor | HeldMatrix:
         """The matrix that turns hidden states into logits: (vocab_size, d_model)."""
         return self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+
+    @property
+    def weights_dtype(self) -> DType:
+        """What the matrices are in memory: float32, unless `hold_weights` or `quantize` made them something else."""
+        return self.head_weight.dtype
 
     def __call__(self, ids: Ids) -> Tensor:
         """Logits: (batch, time, vocab_size), from ids (batch, time) or (time,)."""
@@ -183,8 +203,14 @@ class TransformerLM(Module):
         ids, targets: (batch, time); weights: (batch, time) float, usually summing to 1. While training, a model with
         mixtures of experts adds their `penalty`, times the sum of the weights; `routing_report` tells how much.
         Positions behind the last weighted one of their row, which reach no loss, are padding: they go to no expert.
+
+        Raises ConfigError where the weights are held for inference and gradients are recorded.
         """
-        c = self.config
+        c, head = self.config, self.head_weight
+        if isinstance(head, HeldMatrix):
+            if state.recording:
+                refuse("loss", head.dtype)
+            head = head.restored()
         inputs, expected = self._ids(ids, 0), self._ids(targets, 0, "targets")
         if inputs.shape != expected.shape:
             raise ShapeError("loss", "targets do not fit the ids", got=expected.shape, expected=inputs.shape)
@@ -197,7 +223,7 @@ class TransformerLM(Module):
         x = self.model(inputs, None, routing)
         loss = lm_head_loss(
             x.reshape(n, c.d_model),
-            self.head_weight,
+            head,
             expected.reshape(n),
             weights=per_token,
             operand_dtype=operand_dtype(c),
@@ -219,9 +245,12 @@ class TransformerLM(Module):
         """Empty caches, one a layer, for `capacity` positions (None: max_seq_len)."""
         c = self.config
         room = c.max_seq_len if capacity is None else capacity
+        # one stretch of memory: the pages of a large one are large
+        sizes = (batch, room, c.kv_heads, c.head_width)
+        memory = self.device.empty((c.n_layers, 2, *sizes), dtypes.float32)
         return [
-            KVCache(batch, room, c.kv_heads, c.head_width, dtype=dtypes.float32, device=self.device)
-            for _ in range(c.n_layers)
+            KVCache(*sizes, dtype=dtypes.float32, device=self.device, memory=memory.select(0, i))
+            for i in range(c.n_layers)
         ]
 
     def forward_cached(self, ids: Ids, caches: Sequence[KVCache], *, last_only: bool = False) -> Tensor:
@@ -235,10 +264,47 @@ class TransformerLM(Module):
         x = self.model(self._ids(ids, caches[0].length), caches)
         return self._logits(x[:, -1:] if last_only else x)
 
+    # --- weights held for inference -----------------------------------------------------------------------------------
+
+    def quantize(self) -> int:
+        """Embedding, projections and head in int8 with one scale a row (absolute maximum): a quarter of the memory, and
+        of the reading that decoding costs. Returns the bytes of all weights then. See `hold_weights`."""
+        return self.hold_weights(dtypes.int8)
+
+    def hold_weights(self, dtype: str | DType) -> int:
+        """Holds every matrix in "int8", "bfloat16" or "float32" for inference, in one stretch of memory; returns the
+        bytes of all weights then. Norms and biases stay float32.
+
+        It is one way: the parameters are gone, and training, saving, exporting or adapting this model raises
+        ConfigError. The model is in `eval` from then on. Raises ConfigError for another dtype, for weights that are not
+        finite, for a mixture of experts, and for a model whose weights are held already; it stays as it was.
+        """
+        wanted, head = held_dtype(dtype), self.head_weight
+        if self.config.experts is not None:
+            raise ConfigError(
+                "hold_weights", "a mixture of experts can't be held yet", hint="generate from its float32 weights"
+            )
+        if isinstance(head, HeldMatrix):
+            refuse("hold_weights", head.dtype)
+        table = self.model.embed_tokens.weight
+        layers = [m for m in _modules(self) if isinstance(m, Linear | Embedding)]
+        # in the order of a decode step: the layers, then the head, which is the embedding's table where it is tied
+        layers.sort(key=lambda m: m.weight is head or m.weight is table)
+        rest = [p for p in self.parameters() if p.ndim != 2]
+        for layer, matrix in zip(layers, hold([m.weight for m in layers], wanted), strict=True):
+            layer.weight = matrix
+        for p in rest:
+            p.requires_grad = False
+        self.eval()
+        return sum(p.nbytes for p in (*rest, *(layer.weight for layer in layers)))
+
     # --- helpers ------------------------------------------------------------------------------------------------------
 
     def _logits(self, x: Tensor) -> Tensor:
-        return linear(x, self.head_weight, operand_dtype=operand_dtype(self.config))
+        head, operand = self.head_weight, operand_dtype(self.config)
+        if isinstance(head, HeldMatrix):
+            return head.linear(x, operand_dtype=operand)
+        return linear(x, head, operand_dtype=operand)
 
     def _ids(self, ids: Ids, start: int, what: str = "ids") -> Tensor:
         """Ids on the device: (batch, time), checked against vocabulary and context while they are on the host."""
@@ -273,6 +339,13 @@ class TransformerLM(Module):
                 hint="shorten the prompt or ask for fewer new tokens",
             )
         return tensor(host.astype(np.int64), device=self.device)
+
+
+def _modules(module: Module) -> Iterator[Module]:
+    """A module and everything below it."""
+    yield module
+    for _, child in module.children():
+        yield from _modules(child)
 
 
 def norm(config: TransformerConfig, device: str | Device, result_dtype: dtypes.DType | None = None) -> Module:

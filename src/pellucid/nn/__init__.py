@@ -2,6 +2,7 @@
 
 from .attention import KVCache, SelfAttention
 from .experts import MixtureOfExperts, Routing
+from .held import HeldMatrix
 from .layers import Dropout, Embedding, GELUFeedForward, LayerNorm, Linear, RMSNorm, SwiGLU
 from .module import Module
 
@@ -9,6 +10,7 @@ __all__ = [
     "Dropout",
     "Embedding",
     "GELUFeedForward",
+    "HeldMatrix",
     "KVCache",
     "LayerNorm",
     "Linear",

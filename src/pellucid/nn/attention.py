@@ -7,6 +7,8 @@ capacity, filled in place and shown to the kernel as a view, so a step of decodi
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..base.rng import Generator
@@ -14,6 +16,7 @@ from ..device import Array, Device
 from ..device import device as find_device
 from ..ops import attention, rope, self_attention
 from ..tape import Tensor
+from .held import HeldMatrix
 from .layers import Linear, lay_out_together
 from .module import Module
 
@@ -22,24 +25,38 @@ class KVCache:
     """Keys and values of one layer, each (batch, capacity, kv heads, head size); `length` positions are filled."""
 
     def __init__(
-        self, batch: int, capacity: int, kv_heads: int, head_dim: int, *, dtype: DType, device: str | Device = "cpu"
+        self,
+        batch: int,
+        capacity: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        dtype: DType,
+        device: str | Device = "cpu",
+        memory: Array | None = None,
     ) -> None:
-        where = find_device(device)
-        shape = (batch, capacity, kv_heads, head_dim)
-        self.keys, self.values = where.empty(shape, dtype), where.empty(shape, dtype)
+        """memory: (2, batch, capacity, kv heads, head size) to lie in; None takes some of its own."""
+        if memory is None:
+            memory = find_device(device).empty((2, batch, capacity, kv_heads, head_dim), dtype)
+        self.keys, self.values = memory.select(0, 0), memory.select(0, 1)
         self.length = 0
 
     @property
     def capacity(self) -> int:
         return self.keys.shape[1]
 
-    def extend(self, k: Array, v: Array) -> tuple[Array, Array]:
-        """Appends new positions; returns views of everything filled. Raises ShapeError past the capacity."""
-        stop = self.length + k.shape[1]
+    def check(self, count: int) -> int:
+        """The length after `count` positions more. Raises ShapeError past the capacity."""
+        stop = self.length + count
         if stop > self.capacity:
             raise ShapeError(
                 "KVCache", "the context is full", got=f"{stop} positions", expected=f"at most {self.capacity}"
             )
+        return stop
+
+    def extend(self, k: Array, v: Array) -> tuple[Array, Array]:
+        """Appends new positions; returns views of everything filled. Raises ShapeError past the capacity."""
+        stop = self.check(k.shape[1])
         kernels = k.device.kernels
         kernels.assign_(self.keys.slice(1, self.length, stop), k)
         kernels.assign_(self.values.slice(1, self.length, stop), v)
@@ -98,27 +115,34 @@ class SelfAttention(Module):
         cache: KVCache | None = None,
         residual: Tensor | None = None,
     ) -> Tensor:
-        if cache is None:
-            return self.o_proj(self._whole(x, rotary), residual)
+        q, k, v = self.q_proj.weight, self.k_proj.weight, self.v_proj.weight
+        if cache is None and not isinstance(q, HeldMatrix):
+            return self.o_proj(self._whole(x, (q, k, v), rotary), residual)
+        return self.o_proj(self._parts(x, rotary, cache), residual)
+
+    def _parts(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, cache: KVCache | None) -> Tensor:
+        """Operation by operation; behind the positions of a cache where there is one."""
+        start = 0 if cache is None else cache.length
         batch, time, _ = x.shape
         q = self.q_proj(x).reshape(batch, time, self.heads, self.head_dim)
         k = self.k_proj(x).reshape(batch, time, self.kv_heads, self.head_dim)
         v = self.v_proj(x).reshape(batch, time, self.kv_heads, self.head_dim)
         if rotary is not None:
-            q = rope(q, *rotary, offset=cache.length, interleaved=self.interleaved)
-            k = rope(k, *rotary, offset=cache.length, interleaved=self.interleaved)
-        keys, values = cache.extend(k.array, v.array)
-        y = attention(q, Tensor(keys), Tensor(values), causal=True, operand_dtype=self.q_proj.operand_dtype)
-        return self.o_proj(y.reshape(batch, time, self.heads * self.head_dim), residual)
+            q = rope(q, *rotary, offset=start, interleaved=self.interleaved)
+            k = rope(k, *rotary, offset=start, interleaved=self.interleaved)
+        if cache is not None:
+            k, v = map(Tensor, cache.extend(k.array, v.array))
+        y = attention(q, k, v, causal=True, operand_dtype=self.q_proj.operand_dtype)
+        return y.reshape(batch, time, self.heads * self.head_dim)
 
-    def _whole(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+    def _whole(self, x: Tensor, weights: tuple[Any, Any, Any], rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         """All positions at once, in one operation."""
         q, k, v = self.q_proj, self.k_proj, self.v_proj
         biases = None if q.bias is None or k.bias is None or v.bias is None else (q.bias, k.bias, v.bias)
         p = self.dropout if self.training else 0.0
         return self_attention(
             x,
-            (q.weight, k.weight, v.weight),
+            weights,
             biases,
             heads=self.heads,
             kv_heads=self.kv_heads,

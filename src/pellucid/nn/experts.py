@@ -8,6 +8,7 @@ router did is not the layer's to keep: a pass that wants to know hands a `Routin
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..base.dtypes import DType
 from ..base.errors import ConfigError
@@ -15,7 +16,7 @@ from ..base.rng import Generator
 from ..device import Device
 from ..ops import expert_gates, mixture_of_experts, router_statistics, top_experts
 from ..tape import Tensor
-from .layers import Linear, SwiGLU, lay_out_together
+from .layers import Linear, SwiGLU
 from .module import Module
 
 
@@ -61,11 +62,9 @@ class MixtureOfExperts(Module):
             )
 
         def expert() -> SwiGLU:
-            made = SwiGLU(
+            return SwiGLU(
                 width, hidden, generator=generator, std=std, out_std=out_std, operand_dtype=operand_dtype, device=device
             )
-            lay_out_together([made.gate_proj, made.up_proj])
-            return made
 
         self.gate = Linear(width, experts, generator=generator, bias=False, std=std, device=device)
         self.experts = [expert() for _ in range(experts)]
@@ -78,7 +77,7 @@ class MixtureOfExperts(Module):
         chosen = top_experts(logits, active=self.active, counted=None if routing is None else routing.counted)
         if routing is not None:
             routing.statistics.append(router_statistics(logits, chosen))
-        weights = [(e.gate_proj.weight, e.up_proj.weight, e.down_proj.weight) for e in self.experts]
+        weights: list[Any] = [(e.gate_proj.weight, e.up_proj.weight, e.down_proj.weight) for e in self.experts]
         y = mixture_of_experts(rows, expert_gates(logits, chosen), chosen, weights, operand_dtype=self.operand_dtype)
         if self.shared_experts is not None:
             y = y + self.shared_experts(rows)

@@ -14,8 +14,22 @@ from ..base.dtypes import DType
 from ..base.errors import ConfigError
 from ..base.rng import Generator
 from ..device import Device
-from ..ops import concatenate, dropout, embedding, gated_linear, gelu, layernorm, linear, ones, randn, rmsnorm, zeros
+from ..ops import (
+    concatenate,
+    dropout,
+    embedding,
+    gated_linear,
+    gelu,
+    layernorm,
+    linear,
+    ones,
+    randn,
+    rmsnorm,
+    swiglu,
+    zeros,
+)
 from ..tape import Parameter, Tensor
+from .held import HeldMatrix
 from .module import Module
 
 
@@ -39,11 +53,14 @@ class Linear(Module):
         result_dtype: DType | None = None,
         device: str | Device = "cpu",
     ) -> None:
-        self.weight = normal((outputs, inputs), std, generator=generator, device=device)
+        self.weight: Parameter | HeldMatrix = normal((outputs, inputs), std, generator=generator, device=device)
         self.bias = Parameter(zeros((outputs,), device=device), decay=False) if bias else None
         self.operand_dtype, self.result_dtype = operand_dtype, result_dtype
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        if isinstance(self.weight, HeldMatrix):
+            y = self.weight.linear(x, self.bias, operand_dtype=self.operand_dtype)
+            return y if residual is None else y + residual
         how = {"operand_dtype": self.operand_dtype, "result_dtype": self.result_dtype}
         return linear(x, self.weight, self.bias, residual=residual, **how)
 
@@ -69,9 +86,11 @@ class Embedding(Module):
     def __init__(
         self, rows: int, width: int, *, generator: Generator, std: float = 0.02, device: str | Device = "cpu"
     ) -> None:
-        self.weight = normal((rows, width), std, generator=generator, device=device)
+        self.weight: Parameter | HeldMatrix = normal((rows, width), std, generator=generator, device=device)
 
     def __call__(self, ids: Tensor) -> Tensor:
+        if isinstance(self.weight, HeldMatrix):
+            return self.weight.rows(ids)
         return embedding(self.weight, ids)
 
 
@@ -149,6 +168,8 @@ class SwiGLU(Module):
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         gate, up = self.gate_proj, self.up_proj
+        if isinstance(gate.weight, HeldMatrix) or isinstance(up.weight, HeldMatrix):
+            return self.down_proj(swiglu(gate(x), up(x)), residual)
         biases = None if gate.bias is None or up.bias is None else (gate.bias, up.bias)
         h = gated_linear(x, (gate.weight, up.weight), biases, operand_dtype=gate.operand_dtype)
         return self.down_proj(h, residual)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..tape import Parameter
+from .held import HeldMatrix, refuse
 
 
 class Module:
@@ -29,7 +30,10 @@ class Module:
                         yield f"{name}.{i}", item
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """Every parameter once, with its dotted name; a parameter reached twice (tied) keeps its first name."""
+        """Every parameter once, with its dotted name; a parameter reached twice (tied) keeps its first name.
+
+        Raises ConfigError where weights are held for inference: there are no parameters any more.
+        """
         seen: set[int] = set()
         for name, parameter in self._walk(prefix):
             if id(parameter) not in seen:
@@ -40,6 +44,8 @@ class Module:
         for name, value in vars(self).items():
             if isinstance(value, Parameter):
                 yield prefix + name, value
+            elif isinstance(value, HeldMatrix):
+                refuse("parameters", value.dtype)
         for name, child in self.children():
             yield from child._walk(f"{prefix}{name}.")
 
@@ -53,11 +59,26 @@ class Module:
             p.grad = None
 
     def train(self, mode: bool = True) -> Module:
-        """Switches dropout and the like on (or off, see `eval`) here and below."""
+        """Switches dropout and the like on (or off, see `eval`) here and below.
+
+        Raises ConfigError for switching on where weights are held for inference.
+        """
+        if mode:
+            self._refuse_if_held("train")
+        self._switch(mode)
+        return self
+
+    def _switch(self, mode: bool) -> None:
         self.training = mode
         for _, child in self.children():
-            child.train(mode)
-        return self
+            child._switch(mode)
+
+    def _refuse_if_held(self, where: str) -> None:
+        for value in vars(self).values():
+            if isinstance(value, HeldMatrix):
+                refuse(where, value.dtype)
+        for _, child in self.children():
+            child._refuse_if_held(where)
 
     def eval(self) -> Module:
         """Switches dropout and the like off here and below."""
@@ -69,7 +90,7 @@ class Module:
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__}("]
         for name, value in vars(self).items():
-            if isinstance(value, Parameter):
+            if isinstance(value, Parameter | HeldMatrix):
                 lines.append(f"  {name}: {value.shape} {value.dtype.name}")
         for name, child in self.children():
             lines.append(f"  {name}: " + repr(child).replace("\n", "\n  "))

@@ -125,6 +125,14 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Takes weights, optimizer, generator and step from a checkpoint of the same model and configuration."""
         state = checkpoint.state
+        if checkpoint.precision != "float32":
+            raise CheckpointError(
+                str(checkpoint.path),
+                "weights rounded to int8, which the loss curve would show",
+                got=checkpoint.precision,
+                expected="float32",
+                hint="resume from a float32 checkpoint, or load the weights alone into a new run",
+            )
         saved = checkpoint.config.get("model")
         # An older file lacks the options that came since; it was made with what is their default.
         if not isinstance(saved, dict) or to_dict(TransformerConfig(1)) | saved != to_dict(self.model.config):

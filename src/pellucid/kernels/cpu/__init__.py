@@ -14,6 +14,7 @@ from .activation import (
 )
 from .attention import attention, attention_backward, rope
 from .clip import clip_scale, global_norm
+from .decode_layers import decode_layers
 from .embedding import embedding, embedding_backward, pick, pick_backward
 from .experts import (
     gather_rows,
@@ -24,6 +25,7 @@ from .experts import (
     sum_rows,
 )
 from .feedforward import swiglu, swiglu_backward, swiglu_joint_backward
+from .inference import dequantize, held_linear, quantize
 from .loss import cross_entropy, cross_entropy_backward, lm_head_loss, mse, mse_backward
 from .matmul import linear_backward, matmul
 from .memory import all_finite, assign_, cast, concatenate, copy, fill_, where
@@ -81,6 +83,8 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_backward",
     "cumsum",
+    "decode_layers",
+    "dequantize",
     "div",
     "dropout",
     "embedding",
@@ -99,6 +103,7 @@ __all__ = [
     "grouped_matmul",
     "grouped_outer",
     "gt",
+    "held_linear",
     "layernorm",
     "layernorm_backward",
     "le",
@@ -122,6 +127,7 @@ __all__ = [
     "pick",
     "pick_backward",
     "pow",
+    "quantize",
     "relu",
     "relu_backward",
     "rmsnorm",

@@ -25,6 +25,7 @@ class Isa:
     vector: bytes of a vector register.
     rows, vectors: the register tile of the matrix product, `rows` x (`vectors` vectors of columns).
     bf16: whether products of bfloat16 pairs are one instruction.
+    dot8: whether sums of four products of int8 are one instruction (VNNI, which came before that for bfloat16).
     fused: multiply-add is one instruction with one rounding.
     half: float16 conversions are instructions.
     machine, cpu: what to compile for (a value of `platform.machine()`, an LLVM processor name; "" is the baseline).
@@ -36,6 +37,7 @@ class Isa:
     rows: int
     vectors: int
     bf16: bool
+    dot8: bool
     fused: bool
     half: bool
     machine: str | None
@@ -53,11 +55,11 @@ _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
 
 #: Best first. Tiles fill the registers: accumulators + one step of columns + a broadcast row value.
 ALL = (
-    Isa("avx512bf16", 64, 12, 2, True, True, True, "x86_64", "x86-64-v4", (*_AVX512, "avx512bf16")),
-    Isa("avx512", 64, 12, 2, False, True, True, "x86_64", "x86-64-v4", _AVX512),
-    Isa("avx2", 32, 6, 2, False, True, True, "x86_64", "x86-64-v3", _AVX2),
-    Isa("neon", 16, 12, 2, False, True, True, "aarch64", "generic", ("neon",)),
-    Isa("portable", 16, 4, 2, False, False, False, None, "", ()),
+    Isa("avx512bf16", 64, 12, 2, True, True, True, True, "x86_64", "x86-64-v4", (*_AVX512, "avx512vnni", "avx512bf16")),
+    Isa("avx512", 64, 12, 2, False, False, True, True, "x86_64", "x86-64-v4", _AVX512),
+    Isa("avx2", 32, 6, 2, False, False, True, True, "x86_64", "x86-64-v3", _AVX2),
+    Isa("neon", 16, 12, 2, False, False, True, True, "aarch64", "generic", ("neon",)),
+    Isa("portable", 16, 4, 2, False, False, False, False, None, "", ()),
 )
 _BY_NAME = {isa.name: isa for isa in ALL}
 

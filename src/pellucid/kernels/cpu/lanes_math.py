@@ -109,7 +109,7 @@ def vhighest(typing_context, a):
 
 
 #: Coefficients of r, r**2, ... : 2**r on [-1/2, 1/2] to a relative error of 2.6e-9 and 1.8e-17.
-_POWERS = {
+POWERS = {
     32: (
         *(0.693147214968027899, 0.240226527828877374, 0.0555031055101379717),
         *(0.00961769297299306232, 0.00134066439023517592, 0.000155946781613266193),
@@ -147,7 +147,7 @@ def vexp2(typing_context, x):
         rounding = lanes(1.5 * 2.0**fraction)
         shifted = builder.fadd(value, rounding)
         r = builder.fsub(value, builder.fsub(shifted, rounding))
-        first, *others = reversed(_POWERS[bits])
+        first, *others = reversed(POWERS[bits])
         p = lanes(first)
         for c in (*others, 1.0):
             p = builder.fadd(builder.fmul(p, r, flags=FLAGS), lanes(c), flags=FLAGS)

@@ -14,8 +14,8 @@ from .ir import Function
 from .isa import Isa
 
 #: Storage of a source element in IR; narrow floats are handled as bits.
-STORAGE = {"float32": "float", "float64": "double", "bfloat16": "i16", "float16": "i16"}
-SIZE = {"float": 4, "double": 8, "i16": 2, "i32": 4}
+STORAGE = {"float32": "float", "float64": "double", "bfloat16": "i16", "float16": "i16", "int8": "i8"}
+SIZE = {"float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4}
 
 
 @dataclass(frozen=True)

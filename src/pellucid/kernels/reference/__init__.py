@@ -17,6 +17,7 @@ from .experts import (
     top_experts,
 )
 from .feedforward import swiglu, swiglu_backward, swiglu_joint_backward
+from .inference import decode_layers, dequantize, held_linear, quantize
 from .loss import cross_entropy, cross_entropy_backward, lm_head_loss, mse, mse_backward
 from .matmul import linear_backward, matmul
 from .norm import layernorm, layernorm_backward, rmsnorm, rmsnorm_backward
@@ -94,6 +95,8 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_backward",
     "cumsum",
+    "decode_layers",
+    "dequantize",
     "div",
     "dropout",
     "embedding",
@@ -112,6 +115,7 @@ __all__ = [
     "grouped_matmul",
     "grouped_outer",
     "gt",
+    "held_linear",
     "layernorm",
     "layernorm_backward",
     "le",
@@ -135,6 +139,7 @@ __all__ = [
     "pick",
     "pick_backward",
     "pow",
+    "quantize",
     "relu",
     "relu_backward",
     "rmsnorm",

@@ -1,0 +1,89 @@
+"""One token through all layers of a Llama at once: the path of decoding, where reading the weights is all there is.
+
+The kernel `decode_layers` does the work; here is when it applies, and what it is given. It is put together once for a
+set of caches and checked at every step: a weight that was exchanged makes it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import is_
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ..base import dtypes
+from ..base.dtypes import DType
+from ..device import Array
+from ..kernels.llama_layers import LlamaLayers
+from ..nn import HeldMatrix, KVCache
+from ..tape import Tensor
+from ..tape.state import state
+from .config import TransformerConfig
+
+
+class Step:
+    """Decides and decodes for one model. `layers` are its blocks."""
+
+    def __init__(self, config: TransformerConfig, layers: Sequence[Any], operand_dtype: DType | None) -> None:
+        self._layers, self._operand_dtype = layers, operand_dtype
+        c = config
+        plain = (c.norm, c.positions, c.activation, c.biases, c.experts)
+        self._is_llama = plain == ("rmsnorm", "rope", "swiglu", False, None)
+        self._config = c
+        self._bound: WeakKeyDictionary[KVCache, tuple[list[Any], LlamaLayers]] = WeakKeyDictionary()
+
+    def fits(self, x: Tensor, *, training: bool) -> bool:
+        """Whether x: (batch, time, width) is one token of one text, and nothing wants gradients or dropout."""
+        return self._is_llama and x.shape[:2] == (1, 1) and not training and not state.recording
+
+    def __call__(self, x: Tensor, rotary: tuple[Tensor, Tensor], caches: Sequence[KVCache]) -> Tensor:
+        """Every layer's x + attention(norm(x)), then x + feedforward(norm(x)); the caches are longer by one.
+
+        Raises ShapeError for caches that are full; they stay as they were.
+        """
+        weights = _matrices(self._layers)
+        bound = self._bound.get(caches[0])
+        if bound is None or not all(map(is_, bound[0], weights)):
+            bound = self._bound[caches[0]] = weights, self._bind(weights, rotary, caches)
+        for cache in caches:
+            cache.check(1)
+        row = x.array.reshape((x.shape[2],))
+        assert row is not None
+        y = x.device.kernels.decode_layers(row, bound[1], position=caches[0].length)
+        for cache in caches:
+            cache.length += 1
+        return Tensor(y).reshape(*x.shape)
+
+    def _bind(self, weights: list[Any], rotary: tuple[Tensor, Tensor], caches: Sequence[KVCache]) -> LlamaLayers:
+        held = [w for w in weights if isinstance(w, HeldMatrix)]
+        return LlamaLayers(
+            norms=[
+                n.weight.array
+                for layer in self._layers
+                for n in (layer.input_layernorm, layer.post_attention_layernorm)
+            ],
+            weights=[w.values if isinstance(w, HeldMatrix) else w.array for w in weights],
+            scales=[w.scale for w in held if w.scale is not None],
+            keys=[_positions(cache.keys) for cache in caches],
+            values=[_positions(cache.values) for cache in caches],
+            cos=rotary[0].array,
+            sin=rotary[1].array,
+            eps=self._config.norm_eps,
+            interleaved=self._config.rope_interleaved,
+            operand_dtype=self._operand_dtype,
+        )
+
+
+def _matrices(layers: Sequence[Any]) -> list[Any]:
+    """In the order of `kernels.llama_layers.MATRICES`; written out, since it runs for every token."""
+    found: list[Any] = []
+    for layer in layers:
+        a, m = layer.self_attn, layer.mlp
+        found += (a.q_proj.weight, a.k_proj.weight, a.v_proj.weight, a.o_proj.weight)
+        found += (m.gate_proj.weight, m.up_proj.weight, m.down_proj.weight)
+    return found
+
+
+def _positions(cache: Array) -> Array:
+    assert cache.dtype is dtypes.float32
+    return cache.select(0, 0)

@@ -1,0 +1,232 @@
+"""Weights held for inference: quantize(), what it costs in loss, what still works and what says that it can't."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pellucid.base.errors import ConfigError, ShapeError
+from pellucid.base.rng import Generator
+from pellucid.checkpoint import load_into, write_tensors
+from pellucid.device import pool
+from pellucid.generate import Sampler, generate
+from pellucid.models import TransformerConfig, TransformerLM
+from pellucid.nn import HeldMatrix
+from pellucid.ops import tensor
+from pellucid.ops.held import dequantize, quantize
+from pellucid.optim import AdamW
+from pellucid.tape import no_grad
+
+MODELS = {
+    "llama": {"n_kv_heads": 2},
+    "untied": {"rope_interleaved": True, "tie_embeddings": False},
+    "gpt2": {"norm": "layernorm", "positions": "learned", "activation": "gelu", "biases": True},
+}
+
+
+def build(name: str = "llama", *, device: str = "cpu", **changes: object) -> TransformerLM:
+    options = {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 32, "seed": 3} | MODELS[name] | changes
+    return TransformerLM(TransformerConfig(40, **options), device=device)  # type: ignore[arg-type]
+
+
+def ids_of(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 40, shape)
+
+
+def logits(model: TransformerLM, ids: np.ndarray) -> np.ndarray:
+    with no_grad():
+        return model(ids).numpy()
+
+
+def fake_quantised(name: str) -> TransformerLM:
+    """A float32 model whose matrices are rounded to int8 and back: what a quantised one computes."""
+    model = build(name)
+    for p in model.parameters():
+        if p.ndim == 2:
+            rounded = dequantize(*quantize(p.detach()))
+            p.device.kernels.assign_(p.array, rounded.array)
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_quantised_model_computes_what_its_rounded_weights_compute(name: str) -> None:
+    fake, real, ids = fake_quantised(name), build(name), ids_of(2, 20)
+    real.quantize()
+    wanted = logits(fake, ids)
+    assert np.abs(logits(real, ids) - wanted).max() < 1e-4
+    with no_grad():
+        caches = real.new_caches()
+        parts = [real.forward_cached(ids[0, a:b], caches).numpy() for a, b in ((0, 9), (9, 10), (10, 11), (11, 20))]
+        np.testing.assert_allclose(np.concatenate(parts, axis=1)[0], wanted[0], atol=1e-4)
+        assert abs(real.loss(ids, ids).item() - fake.loss(ids, ids).item()) < 1e-4
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_rounding_again_changes_nothing(name: str) -> None:
+    weight = next(p for p in build(name).parameters() if p.ndim == 2).detach()
+    values, scale = quantize(weight)
+    again, scale_again = quantize(dequantize(values, scale))
+    assert np.array_equal(values.numpy(), again.numpy())
+    np.testing.assert_allclose(scale_again.numpy(), scale.numpy(), rtol=1e-6)
+    assert np.abs(dequantize(values, scale).numpy() - weight.numpy()).max() <= scale.numpy().max() * 0.5001
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_bytes_and_what_is_held(name: str) -> None:
+    for dtype, width in (("float32", 4), ("bfloat16", 2), ("int8", 1)):
+        model = build(name)
+        sizes = {n: p.shape for n, p in model.named_parameters()}
+        matrices = [s for s in sizes.values() if len(s) == 2]
+        found = model.quantize() if dtype == "int8" else model.hold_weights(dtype)
+        rest = sum(int(np.prod(s)) * 4 for s in sizes.values() if len(s) != 2)
+        scales = sum(4 * s[0] for s in matrices) if dtype == "int8" else 0
+        assert found == rest + scales + width * sum(a * b for a, b in matrices)
+        assert isinstance(model.head_weight, HeldMatrix)
+        assert model.weights_dtype.name == dtype
+        assert f"weight: (40, 32) {dtype}" in repr(model)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_held_weights_decode_as_the_layers_do(dtype: str) -> None:
+    model, held = build(), build()
+    held.hold_weights(dtype)
+    bounds = {"float32": 2e-6, "bfloat16": 2e-2}
+    ids = ids_of(1, 12)
+    assert np.abs(logits(held, ids) - logits(model, ids)).max() < bounds[dtype]
+    with no_grad():
+        caches = held.new_caches()
+        found = np.concatenate([held.forward_cached(ids[0, i : i + 1], caches).numpy()[0] for i in range(12)])
+    assert np.abs(found - logits(held, ids)[0]).max() < bounds[dtype]
+
+
+def test_a_step_of_decoding_leaves_the_caches_the_layers_leave() -> None:
+    model, ids = build(), ids_of(6)
+    step, layers = model.new_caches(), model.new_caches()
+    with no_grad():
+        for i in ids:
+            model.forward_cached([i], step)
+    for i in ids:  # with gradients on, the layers run one by one
+        model.forward_cached([i], layers)
+    for a, b in zip(step, layers, strict=True):
+        assert a.length == b.length == 6
+        for x, y in ((a.keys, b.keys), (a.values, b.values)):
+            parts = [tensor_of(z.slice(1, 0, 6)) for z in (x, y)]
+            np.testing.assert_allclose(*parts, atol=1e-6)
+
+
+def tensor_of(array: object) -> np.ndarray:
+    return array.device.download(array)  # type: ignore[attr-defined]
+
+
+def test_full_caches_are_refused_and_stay() -> None:
+    model = build()
+    caches = model.new_caches(capacity=2)
+    with no_grad():
+        model.forward_cached([1, 2], caches)
+        with pytest.raises(ShapeError, match="KVCache: the context is full; got 3 positions, expected at most 2"):
+            model.forward_cached([3], caches)
+    assert [cache.length for cache in caches] == [2, 2]
+
+
+def test_weights_exchanged_after_a_step_are_used() -> None:
+    model, same, other = build(), build(), build(seed=9)
+    caches, others = model.new_caches(), same.new_caches()
+    with no_grad():
+        for m, c in ((model, caches), (same, others)):
+            m.forward_cached([1], c)
+        model.quantize()
+        apart = np.abs(model.forward_cached([2], caches).numpy() - same.forward_cached([2], others).numpy()).max()
+        assert 1e-4 < apart < 0.1
+        load_into(dict(same.named_parameters()), {n: p.detach().numpy() for n, p in other.named_parameters()})
+        others[0].truncate(0), others[1].truncate(0)
+        found = same.forward_cached([1], others).numpy()
+    np.testing.assert_allclose(found[0, 0], logits(other, np.array([[1]]))[0, 0], atol=1e-6)
+
+
+REFUSAL = (
+    "the weights are held in int8 for inference: the float32 ones they came from are gone. "
+    "hint: load the checkpoint again, and train, save, export or adapt that model"
+)
+
+
+def test_what_needs_the_float32_weights_says_so(tmp_path: Path) -> None:
+    model, ids = build(), ids_of(1, 4)
+    model.quantize()
+    for where, attempt in {
+        "loss": lambda: model.loss(ids, ids),
+        "train": model.train,
+        "parameters": lambda: AdamW(model.named_parameters(), learning_rate=1e-3),
+        "hold_weights": model.quantize,
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            attempt()
+        assert str(caught.value) == f"{where}: {REFUSAL}"
+    with pytest.raises(ConfigError) as caught:
+        write_tensors(tmp_path / "model.safetensors", dict(model.named_parameters()))
+    assert str(caught.value) == f"parameters: {REFUSAL}"
+    assert not (tmp_path / "model.safetensors").exists()
+    assert model.training is False
+
+
+def test_what_can_not_be_held() -> None:
+    model = build()
+    with pytest.raises(ConfigError) as caught:
+        model.hold_weights("float16")
+    assert str(caught.value) == (
+        "hold_weights: weights can't be held in this; got float16, expected one of int8, bfloat16, float32"
+    )
+    weight = model.parameters()[0]
+    weight.device.kernels.fill_(weight.array, value=float("nan"))
+    with pytest.raises(ConfigError) as caught:
+        model.quantize()
+    assert str(caught.value) == (
+        "hold_weights: weights that are not finite numbers. hint: the training diverged; use an earlier checkpoint"
+    )
+    assert model.weights_dtype.name == "float32"
+
+
+def test_the_same_text_on_any_number_of_threads() -> None:
+    before, found = pool.threads(), []
+    try:
+        for count in (1, 2, 3):
+            pool.set_threads(count)
+            for dtype in ("int8", "bfloat16", "float32"):
+                model = build(d_model=64)
+                model.hold_weights(dtype)
+                with no_grad():
+                    caches = model.new_caches()
+                    found.append([model.forward_cached([i], caches).numpy().tobytes() for i in (1, 2, 3)])
+    finally:
+        pool.set_threads(before)
+    assert found[:3] == found[3:6] == found[6:]
+
+
+def test_int8_costs_less_than_a_hundredth_of_the_loss_on_real_text(corpus_folder: Path) -> None:
+    raw = (corpus_folder / "english" / "tinyshakespeare.txt").read_bytes()
+    text = np.frombuffer(raw, np.uint8).astype(np.int64)
+    config = TransformerConfig(256, d_model=64, n_layers=2, n_heads=4, max_seq_len=64, seed=1)
+    model = TransformerLM(config)
+    optimizer = AdamW(model.named_parameters(), learning_rate=3e-3)
+    random, span = np.random.default_rng(0), np.arange(65)
+    for _ in range(120):
+        windows = text[random.integers(0, len(text) * 9 // 10, 16)[:, None] + span]
+        model.zero_grad()
+        model.loss(windows[:, :-1], windows[:, 1:]).backward()
+        optimizer.step()
+    held_out = text[len(text) * 95 // 100 :][: 65 * 60].reshape(60, 65)
+    with no_grad():
+        parent = model.loss(held_out[:, :-1], held_out[:, 1:]).item()
+        model.quantize()
+        child = model.loss(held_out[:, :-1], held_out[:, 1:]).item()
+    assert parent < 2.8
+    assert abs(child - parent) < 0.01 * parent
+
+
+def test_a_held_model_generates() -> None:
+    model, held = build(seed=Generator(5).seed), build(seed=Generator(5).seed)
+    held.hold_weights("float32")
+    options = {"max_new_tokens": 20, "sampler": Sampler.greedy()}
+    assert generate(held, [1, 2], **options) == generate(model, [1, 2], **options)
+    assert np.isfinite(tensor(logits(held, ids_of(1, 3))).numpy()).all()
