@@ -230,3 +230,15 @@ def test_a_held_model_generates() -> None:
     options = {"max_new_tokens": 20, "sampler": Sampler.greedy()}
     assert generate(held, [1, 2], **options) == generate(model, [1, 2], **options)
     assert np.isfinite(tensor(logits(held, ids_of(1, 3))).numpy()).all()
+
+
+def test_a_mixture_of_experts_keeps_its_weights() -> None:
+    config = TransformerConfig(61, d_model=32, n_layers=2, n_heads=2, max_seq_len=16, experts=4, moe_layers=(1,))
+    model = TransformerLM(config)
+    assert model.hold_weights("float32") == sum(p.nbytes for p in model.parameters())
+    assert not model.training
+    with pytest.raises(ConfigError) as error:
+        model.quantize()
+    assert str(error.value) == (
+        "hold_weights: a mixture of experts can't be held in less than float32. hint: use its float32 weights"
+    )

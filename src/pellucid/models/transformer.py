@@ -273,17 +273,20 @@ class TransformerLM(Module):
 
     def hold_weights(self, dtype: str | DType) -> int:
         """Holds every matrix in "int8", "bfloat16" or "float32" for inference, in one stretch of memory; returns the
-        bytes of all weights then. Norms and biases stay float32.
+        bytes of all weights then. Norms and biases stay float32; a mixture of experts keeps float32 weights as they are
+        and refuses narrower ones.
 
         It is one way: the parameters are gone, and training, saving, exporting or adapting this model raises
         ConfigError. The model is in `eval` from then on. Raises ConfigError for another dtype, for weights that are not
-        finite, for a mixture of experts, and for a model whose weights are held already; it stays as it was.
+        finite, and for a model whose weights are held already; it stays as it was.
         """
         wanted, head = held_dtype(dtype), self.head_weight
         if self.config.experts is not None:
-            raise ConfigError(
-                "hold_weights", "a mixture of experts can't be held yet", hint="generate from its float32 weights"
-            )
+            if wanted is not dtypes.float32:
+                hint = "use its float32 weights"
+                raise ConfigError("hold_weights", "a mixture of experts can't be held in less than float32", hint=hint)
+            self.eval()
+            return sum(p.nbytes for p in self.parameters())
         if isinstance(head, HeldMatrix):
             refuse("hold_weights", head.dtype)
         table = self.model.embed_tokens.weight
