@@ -20,9 +20,8 @@ from typing import Any, ClassVar, Literal, Protocol, get_args
 from ..base.config import from_dict, to_dict
 from ..base.errors import ConfigError, DataError
 from .charsmap import CharsMap
+from .special import WHITE_SPACE
 
-# The property White_Space; `str.isspace` adds the four information separators.
-WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _SPACE = re.compile(f"[{WHITE_SPACE}]")
 _LEADING, _TRAILING = re.compile(f"\\A[{WHITE_SPACE}]+"), re.compile(f"[{WHITE_SPACE}]+\\Z")
 _SPACES = re.compile("  +")
