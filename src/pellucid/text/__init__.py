@@ -1,9 +1,13 @@
-"""Text to ids and back: tokenizers, their files and their trainers."""
+"""Text to ids and back: tokenizers, their files and their trainers, chat templates.
+
+Templates in Jinja are in `pellucid.text.jinja`, imported by name.
+"""
 
 from .batch import IdBatch
 from .byte import ByteTokenizer
 from .char import CharTokenizer
 from .charsmap import CharsMap
+from .chat import ChatIds, ChatML, ChatTemplate, Llama2, Llama3
 from .load import load_tokenizer
 from .normalize import (
     CollapseSpaces,
@@ -25,8 +29,13 @@ __all__ = [
     "ByteTokenizer",
     "CharTokenizer",
     "CharsMap",
+    "ChatIds",
+    "ChatML",
+    "ChatTemplate",
     "CollapseSpaces",
     "IdBatch",
+    "Llama2",
+    "Llama3",
     "Lowercase",
     "Normalizer",
     "Persian",
