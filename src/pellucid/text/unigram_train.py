@@ -1,13 +1,9 @@
-"""Training a Unigram vocabulary (Kudo 2018, section 3.2): many candidate pieces, then EM and pruning until few are left.
+"""Training a Unigram vocabulary (Kudo 2018, section 3.2): many candidates, then EM and pruning until few are left.
 
 1. Count the distinct words of the corpus.
 2. Candidates: substrings of words that occur twice and are not always followed by the same character.
 3. EM, twice: expected counts of the pieces over all segmentations, then scores from them.
 4. Prune the pieces whose loss costs the corpus least, a quarter of them, and go back to 3 until the size is reached.
-
-A vocabulary that only fits the text best likes short pieces more than a language model that reads ids one by one does. So
-every piece of a segmentation costs `piece_cost` nats besides its probability: a prior over the number of pieces,
-p(n) ~ e**(-piece_cost n), in the E step, in pruning, and, as a part of the scores, in the finished vocabulary.
 
 Words are sorted and counts are integers, or sums in an order that the words fix; so the same words give the same bits,
 whatever the order of the texts and the number of threads.
@@ -40,13 +36,11 @@ class UnigramTraining:
     character_coverage: share of the corpus's characters whose kinds get a piece of their own; the rarest don't.
     longest_piece: characters.
     candidates: largest number of pieces that training begins with.
-    piece_cost: nats that a piece of a segmentation costs besides its probability; 0 is Kudo's likelihood.
     """
 
     character_coverage: float = 0.9995
     longest_piece: int = 16
     candidates: int = 1_000_000
-    piece_cost: float = 1.0
 
     def __post_init__(self) -> None:
         where = "UnigramTraining"
@@ -56,8 +50,6 @@ class UnigramTraining:
             raise ConfigError(where, "longest_piece out of range", got=self.longest_piece, expected="1 to 100")
         if self.candidates < 1:
             raise ConfigError(where, "too few candidates", got=self.candidates, expected="1 or more")
-        if not 0 <= self.piece_cost < 100:
-            raise ConfigError(where, "piece_cost out of range", got=self.piece_cost, expected="0 to 100 nats")
 
 
 class UnigramTrainer:
@@ -74,20 +66,29 @@ class UnigramTrainer:
         self.alphabet, rare = _alphabet(counted, options.character_coverage)
         self._corpus = _Corpus(_without(counted, rare))
 
-    def train(self, size: int) -> list[tuple[bytes, float]]:
-        """`size` pieces and their scores, in descending order of the scores.
+    def train(self, vocab_size: int, others: int) -> list[tuple[bytes, float]]:
+        """The pieces of a vocabulary that has `others` besides, and their scores, in descending order of the scores.
 
         Raises DataError where the corpus has more characters or fewer pieces.
         """
-        where, corpus = "UnigramTokenizer.train", self._corpus
+        where, corpus, size = "UnigramTokenizer.train", self._corpus, vocab_size - others
         if size < len(self.alphabet):
-            got = f"room for {size} pieces"
-            raise DataError(where, "vocabulary smaller than the alphabet", got=got, expected=len(self.alphabet),
-                            hint="raise vocab_size, or lower character_coverage")  # fmt: skip
-        pieces = _Pieces(*_candidates(corpus, self.alphabet, self._options), self._options.piece_cost)
+            raise DataError(
+                where,
+                "vocabulary smaller than the alphabet",
+                got=vocab_size,
+                expected=f"at least {len(self.alphabet) + others}",
+                hint="raise vocab_size, or lower character_coverage",
+            )
+        pieces = _Pieces(*_candidates(corpus, self.alphabet, self._options))
         if len(pieces) < size:
-            raise DataError(where, "vocabulary larger than the corpus can give", got=f"room for {size} pieces",
-                            expected=f"at most {len(pieces)}", hint="lower vocab_size, or give more text")  # fmt: skip
+            raise DataError(
+                where,
+                "vocabulary larger than the corpus can give",
+                got=vocab_size,
+                expected=f"at most {len(pieces) + others}",
+                hint="lower vocab_size, or give more text",
+            )
         enough = int(size * _ROOM)
         while True:
             for _ in range(_SUB_ITERATIONS):
@@ -118,9 +119,9 @@ class _Corpus:
 class _Pieces:
     """The pieces that are left, in the order of their bytes, with their scores; `required` ones always stay."""
 
-    def __init__(self, pieces: list[bytes], weights: np.ndarray, required: np.ndarray, cost: float) -> None:
-        self._pieces, self._required, self._cost = pieces, required, cost
-        self._scores = np.log(weights) - np.log(weights.sum()) - cost
+    def __init__(self, pieces: list[bytes], weights: np.ndarray, required: np.ndarray) -> None:
+        self._pieces, self._required = pieces, required
+        self._scores = np.log(weights) - np.log(weights.sum())
         self._index()
 
     def __len__(self) -> int:
@@ -141,7 +142,7 @@ class _Pieces:
     def improve(self, corpus: _Corpus, fewest: int) -> None:
         """One E and one M step; pieces that are hardly expected go, but `fewest` stay.
 
-        score = digamma(expected) - digamma(sum of expected) - cost: the digamma takes more from small counts than ln
+        score = digamma(expected) - digamma(sum of expected): the digamma takes more from small counts than ln
         does, as a sparse Dirichlet prior would.
         """
         expected = np.zeros((_BLOCKS, len(self)), np.float64)
@@ -155,7 +156,7 @@ class _Pieces:
         if kept.sum() < fewest:
             kept = self._best(total, fewest)
         total = np.maximum(total, _RARE)
-        self._scores = digamma(total) - digamma(total[kept].sum()) - self._cost
+        self._scores = digamma(total) - digamma(total[kept].sum())
         if not kept.all():
             self._keep(kept)
 
@@ -165,7 +166,7 @@ class _Pieces:
         trie, scores = shared(self._trie), shared(self._scores)
         compiled("unigram_train").best_counts(_BLOCKS, 1, *corpus.arrays(), trie, scores, shared(counts))
         uses, loss = counts.sum(axis=0), np.empty(len(self), np.float64)
-        outputs = [shared(uses), float(uses.sum()), self._cost, shared(loss)]
+        outputs = [shared(uses), float(uses.sum()), shared(loss)]
         pieces = [shared(self._data), shared(self._starts)]
         compiled("unigram_train").losses(len(self), 256, *pieces, trie, scores, *outputs)
         self._keep(self._best(loss, size))

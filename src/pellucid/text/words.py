@@ -1,23 +1,25 @@
 """Words of texts, and the distinct words of a corpus: what the Unigram tokenizer and its trainer work on.
 
 The rule (`compiled/words.py`) looks at ASCII white space alone, so no text has to be classified and nothing is lost:
-the words of a text in a row are the text.
+the words of a text in a row are the text. It puts a space before a word into the word, so that the first word of a line
+would look like no other; `marked_utf8` writes a space before every line that isn't empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from .batch import utf8_batch
+from ..base.errors import DataError
+from .batch import utf8, utf8_batch
 from .native import compiled, shared
 
-#: ASCII white space, which separates words.
-SPACES = "\t\n\x0b\x0c\r "
 _CHUNK = 1 << 16  # bytes of text one worker takes at a time
 _BLOCK = 1 << 24  # characters of text that are counted together
 _NO_LIMIT = 1 << 62
+_LINE = re.compile(r"(?:\A|(?<=\n))(?=[^\n])")
 
 
 def chunks_of(starts: np.ndarray, size: int) -> np.ndarray:
@@ -34,6 +36,18 @@ def joined(values: np.ndarray, places: np.ndarray, edges: np.ndarray) -> np.ndar
     for begin, end, at in zip(edges[:-1].tolist(), edges[1:].tolist(), places.tolist(), strict=True):
         result[begin:end] = values[at : at + end - begin]
     return result
+
+
+def marked_utf8(texts: Sequence[str], where: str) -> tuple[np.ndarray, np.ndarray]:
+    """`utf8_batch` of the texts with one space more at the beginning of every line that isn't empty. Raises DataError,
+    in the name of `where`, for half a surrogate pair."""
+    marked = [(_LINE.sub(" ", text) if "\n" in text else " " + text) if text else text for text in texts]
+    try:
+        return utf8_batch(marked, where)
+    except DataError:
+        # Names the place in the text as it came.
+        utf8(texts[0], where) if len(texts) == 1 else utf8_batch(texts, where)
+        raise
 
 
 def split_words(data: np.ndarray, texts: np.ndarray, *, longest: int = _NO_LIMIT) -> tuple[np.ndarray, np.ndarray]:
@@ -54,23 +68,15 @@ def split_words(data: np.ndarray, texts: np.ndarray, *, longest: int = _NO_LIMIT
     return np.append(found, len(data)), firsts
 
 
-def settled(text: str) -> int:
-    """How many leading characters of `text` are in words that end there whatever follows."""
-    bare = len(text.rstrip(SPACES))
-    if bare < len(text):
-        return bare
-    last = max(text.rfind(space) for space in SPACES)
-    return last if last >= 0 and text[last] == " " else last + 1
-
-
 def count_words(texts: Iterable[str], where: str, *, longest: int) -> dict[bytes, int]:
-    """How often each word of `texts` occurs, in no order that means anything. Memory for one block of text at a time.
+    """How often each word of the marked `texts` occurs, in no order that means anything. Memory for one block of text
+    at a time.
 
     Raises DataError, in the name of `where`, for half a surrogate pair.
     """
     total: dict[bytes, int] = {}
     for block in _blocks(texts):
-        data, edges = utf8_batch(block, where)
+        data, edges = marked_utf8(block, where)
         starts, _ = split_words(data, edges, longest=longest)
         n = len(starts) - 1
         if not n:

@@ -174,11 +174,10 @@ def best_counts(lo, hi, blocks, data, starts, frequency, nodes, scores, counts):
 
 
 @kernel
-def losses(lo, hi, data, starts, nodes, scores, counts, total, cost, loss):
+def losses(lo, hi, data, starts, nodes, scores, counts, total, loss):
     """What the corpus loses, in nats, if piece v in lo to hi-1 goes and its next best segmentation takes its uses.
 
-    +inf where there is none, -inf where the piece is never used. counts: uses of each piece, total: their sum;
-    cost: what every further piece of a segmentation costs besides its probability.
+    +inf where there is none, -inf where the piece is never used. counts: uses of each piece, total: their sum.
     """
     room = _longest(starts, lo, hi) + 1
     best, length, piece = np.empty(room), np.empty(room, np.int32), np.empty(room, np.int32)
@@ -192,7 +191,7 @@ def losses(lo, hi, data, starts, nodes, scores, counts, total, cost, loss):
         else:
             uses = np.float64(counts[v])
             after = math.log(total + uses * np.float64(parts - 1))
-            change = math.log(uses) - math.log(total) + cost * np.float64(parts - 1)
+            change = math.log(uses) - math.log(total)
             k = n
             while k > 0:
                 change -= math.log(np.float64(counts[piece[k]]) + uses) - after

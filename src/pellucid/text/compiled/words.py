@@ -1,7 +1,8 @@
 """From text to words, and to distinct words with their counts: the corpus as a trainer sees it.
 
 A word is a run of bytes without white space together with one space before it; what is left of white space is a word
-of its own. So words follow one another without gaps, and whether one begins depends on the three bytes around it.
+of its own, and so is a run of line feeds. Words follow one another without gaps, and whether one begins depends on the
+three bytes around it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ...kernels.cpu.launch import kernel
 __all__ = ["count", "split"]
 
 _BASIS, _PRIME, _MIX = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3), np.uint64(29)
+_LINE = 10
 
 
 @inlined
@@ -28,6 +30,8 @@ def _begins(data, i, begin, end):
     if i == begin:
         return True
     here, before = _is_space(data[i]), _is_space(data[i - 1])
+    if (data[i] == _LINE) != (data[i - 1] == _LINE):
+        return True
     if not here:
         return before and data[i - 1] != 32
     # The last of several spaces belongs to the word behind it.
@@ -57,10 +61,10 @@ def split(lo, hi, chunks, data, texts, longest, starts, words, counts):
 @inlined
 def _same(data, a, b, n):
     """Whether n bytes from a and from b on are equal."""
-    for i in range(n):
-        if data[a + i] != data[b + i]:
-            return False
-    return True
+    same = 0
+    while same < n and data[a + same] == data[b + same]:
+        same += 1
+    return same == n
 
 
 @kernel
