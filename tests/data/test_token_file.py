@@ -139,7 +139,7 @@ def test_vocabulary_check_names_the_first_bad_id(tmp_path: Path) -> None:
     tokens = TokenFile.open(path)
     assert tokens.check_vocabulary(100) == 99
     assert tokens.part(0, 2_500_000).check_vocabulary(50) == 49
-    hint = "hint: the file was made with another tokenizer, or is damaged"
+    hint = "hint: the file was made with another tokenizer, is damaged, or lost its description"
     for part in (tokens, tokens.part(1_000_000)):
         refused(
             lambda part=part: part.check_vocabulary(97),
@@ -217,7 +217,7 @@ def test_bad_files(tmp_path: Path) -> None:
     refused(
         lambda: TokenFile.open(path).check_vocabulary(50_000),
         f"{path}: id outside the vocabulary at token 0; got 1646292820, expected 0 to 49999. hint: the file was made "
-        "with another tokenizer, or is damaged",
+        "with another tokenizer, is damaged, or lost its description",
     )
 
 
@@ -286,8 +286,8 @@ def test_ids_of_a_small_vocabulary_take_two_bytes(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[:-1])
         refused(
             lambda width=width: TokenFile.open(path),
-            f"{path}: not a token file: its length is not a multiple of {width}; got {3 * width - 1} bytes. hint: write "
-            "it with TokenFile.write; text needs a tokenizer first",
+            f"{path}: not a token file: its length is not a multiple of {width}; got {3 * width - 1} bytes. hint: "
+            "write it with TokenFile.write; text needs a tokenizer first",
         )
 
 

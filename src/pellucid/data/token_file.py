@@ -134,7 +134,7 @@ class TokenFile:
                     f"id outside the vocabulary at token {self.start + begin + at}",
                     got=int(ids[at]),
                     expected=f"0 to {vocab_size - 1}",
-                    hint="the file was made with another tokenizer, or is damaged",
+                    hint="the file was made with another tokenizer, is damaged, or lost its description",
                 )
         return largest
 
