@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...kernels.cpu.functions import inner, inlined
+from ...kernels.cpu.functions import inlined, inner
 from ...kernels.cpu.launch import kernel
 from ..bpe_tables import BYTES, CHARACTER, FUSE_UNKNOWN, LAST_CHARACTER, WHOLE
 from .scan import width
@@ -272,7 +272,7 @@ def gather(lo, hi, out, starts, id_starts, ids):
 @kernel
 def fill_words(lo, hi, tokens, words, word_shift, blob, offsets):
     """Puts the ids in `tokens` into the table of whole words, one after the other: one item."""
-    for item in range(lo, hi):
+    for _ in range(lo, hi):
         mask = len(words) - 1
         for k in range(len(tokens)):
             token = np.int64(tokens[k])
@@ -287,7 +287,7 @@ def fill_words(lo, hi, tokens, words, word_shift, blob, offsets):
 def fill_pairs(lo, hi, keys, values, pairs, shift, twice):
     """Puts pairs into their table, one after the other: one item. `twice[0]` becomes the index + 1 of one that is
     there already."""
-    for item in range(lo, hi):
+    for _ in range(lo, hi):
         mask = (len(pairs) >> 1) - 1
         for k in range(len(keys)):
             slot = np.int64(mixed(keys[k]) >> np.uint64(shift))

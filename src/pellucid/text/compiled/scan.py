@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...kernels.cpu.functions import inner, inlined
+from ...kernels.cpu.functions import inlined, inner
 from ...kernels.cpu.launch import kernel
 from ..patterns import (
     ANY_CASE,
