@@ -3,7 +3,19 @@
 from .batch import IdBatch
 from .byte import ByteTokenizer
 from .char import CharTokenizer
+from .charsmap import CharsMap
 from .load import load_tokenizer
+from .normalize import (
+    CollapseSpaces,
+    Lowercase,
+    Normalizer,
+    Persian,
+    Prepend,
+    Replace,
+    Strip,
+    StripAccents,
+    UnicodeForm,
+)
 from .special import AddedToken
 from .tokenizer import END_OF_TEXT, StreamDecoder, Tokenizer
 
@@ -12,8 +24,18 @@ __all__ = [
     "AddedToken",
     "ByteTokenizer",
     "CharTokenizer",
+    "CharsMap",
+    "CollapseSpaces",
     "IdBatch",
+    "Lowercase",
+    "Normalizer",
+    "Persian",
+    "Prepend",
+    "Replace",
     "StreamDecoder",
+    "Strip",
+    "StripAccents",
     "Tokenizer",
+    "UnicodeForm",
     "load_tokenizer",
 ]
