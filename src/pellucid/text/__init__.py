@@ -18,6 +18,9 @@ from .normalize import (
 )
 from .special import AddedToken
 from .tokenizer import END_OF_TEXT, StreamDecoder, Tokenizer
+from .unigram import UnigramModel
+from .unigram_tokenizer import UnigramTokenizer
+from .unigram_train import UnigramTraining
 
 __all__ = [
     "END_OF_TEXT",
@@ -37,5 +40,8 @@ __all__ = [
     "StripAccents",
     "Tokenizer",
     "UnicodeForm",
+    "UnigramModel",
+    "UnigramTokenizer",
+    "UnigramTraining",
     "load_tokenizer",
 ]

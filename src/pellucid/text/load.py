@@ -9,8 +9,9 @@ from ..base.files import StrPath, check_header, read_json
 from .byte import ByteTokenizer
 from .char import CharTokenizer
 from .tokenizer import Tokenizer
+from .unigram_tokenizer import UnigramTokenizer
 
-_KINDS = {kind.kind: kind for kind in (ByteTokenizer, CharTokenizer)}
+_KINDS = {kind.kind: kind for kind in (ByteTokenizer, CharTokenizer, UnigramTokenizer)}
 
 
 def load_tokenizer(path: StrPath) -> Tokenizer:

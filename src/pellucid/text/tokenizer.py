@@ -161,8 +161,9 @@ class Tokenizer(ABC):
             begin = i + 1
         return b"".join([*parts, self._bytes(checked[begin:])])
 
-    def stream_decoder(self, *, show_special: bool = False) -> StreamDecoder:
-        """A decoder for ids that arrive one by one."""
+    def stream_decoder(self, *, show_special: bool = False, after: Ids = ()) -> StreamDecoder:
+        """A decoder for ids that arrive one by one. `after`: the ids before them, whose text is there already; a kind
+        whose text depends on what came before looks at their end."""
         return StreamDecoder(self, show_special=show_special)
 
     @abstractmethod

@@ -23,6 +23,7 @@ import numpy as np
 from ..base.errors import ConfigError, DataError
 from ..base.rng import Generator
 from .native import compiled, shared
+from .words import chunks_of, joined
 
 #: How far the score of the unknown piece lies below the smallest score of the vocabulary (SentencePiece's choice).
 UNKNOWN_PENALTY = 10.0
@@ -67,7 +68,6 @@ class UnigramModel:
             floor = float(self.scores[self.matched].min()) if self.matched.any() else 0.0
         self._unknown = float(np.float32(floor - UNKNOWN_PENALTY)) if single else floor - UNKNOWN_PENALTY
         self._byte_ids = self._find_byte_ids(byte_ids) if byte_fallback else np.zeros(256, np.int32)
-        self._room = np.empty(1, np.int32)
 
     def _check(self) -> None:
         n, where = len(self.pieces), "UnigramModel"
@@ -142,15 +142,13 @@ class UnigramModel:
         id_starts = np.zeros(words + 1, np.int64)
         if not total:
             return np.empty(0, np.uint32), id_starts, np.empty(0, np.int32)
-        chunks = np.unique(np.searchsorted(starts, np.arange(0, total, _CHUNK), side="right") - 1)
-        chunks = np.append(chunks, words)
-        chunks[0] = 0
+        chunks = chunks_of(starts, _CHUNK)
         n = len(chunks) - 1
         ids, counts = np.empty(total, np.int32), np.empty(words, np.int64)
         at = np.empty(total if ends else 1, np.int32)
         split, unknown_id = self.byte_fallback, -1 if self.unk_id is None else self.unk_id
         inputs = [shared(np.ascontiguousarray(a)) for a in (chunks, data, starts, self._trie, self.scores)]
-        outputs = [split, shared(self._byte_ids), unknown_id, shared(ids), shared(at), shared(counts)]
+        outputs = [split, shared(self._byte_ids), unknown_id, shared(ids), shared(at), shared(counts), ends]
         if random is None:
             compiled("unigram").encode(n, 1, *inputs, self._unknown, self.single, *outputs)
         else:
@@ -159,12 +157,12 @@ class UnigramModel:
             seeds = (seed & 0xFFFFFFFF, seed >> 32, first)
             compiled("unigram").sample(n, 1, *inputs, self._unknown, alpha, *outputs, *seeds)
         np.cumsum(counts, out=id_starts[1:])
-        found = _joined(ids, starts, id_starts, chunks)
+        found = joined(ids, starts[chunks[:-1]], id_starts[chunks])
         if unknown_id < 0 and not split and len(found) and found.min() < 0:
             word = int(np.searchsorted(id_starts, int(found.argmin()), side="right")) - 1
             text = bytes(data[starts[word] : starts[word + 1]])[:40]
             raise DataError("UnigramModel", "a character that no piece covers", got=f"in {text!r}")
-        return found.view(np.uint32), id_starts, _joined(at, starts, id_starts, chunks) if ends else at
+        return found.view(np.uint32), id_starts, joined(at, starts[chunks[:-1]], id_starts[chunks]) if ends else at
 
     def n_best(self, word: bytes, n: int) -> list[tuple[list[int], float]]:
         """The `n` best segmentations of one word, fewer if there are no more: ids and score of each, best first.
@@ -219,12 +217,3 @@ class UnigramModel:
 
 
 _Path = tuple[float, int | None, int, int, "_Path | None"]
-
-
-def _joined(ids: np.ndarray, starts: np.ndarray, id_starts: np.ndarray, chunks: np.ndarray) -> np.ndarray:
-    """The ids of all chunks in a row: those of a chunk begin at the place of its first byte."""
-    edges = id_starts[chunks]
-    result = np.empty(int(edges[-1]), np.int32)
-    for begin, end, at in zip(edges[:-1].tolist(), edges[1:].tolist(), starts[chunks[:-1]].tolist(), strict=True):
-        result[begin:end] = ids[at : at + end - begin]
-    return result

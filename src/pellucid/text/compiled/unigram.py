@@ -93,9 +93,9 @@ def _count(length, piece, n, split):
 
 
 @inlined
-def _write(data, begin, length, piece, n, split, byte_ids, unknown_id, ids, ends, at):
-    """Writes the ids before place `at`, backwards, and where each ends (a byte of the word) if `ends` has room."""
-    k, run, places = n, False, ends.shape[0] > 1
+def _write(data, begin, length, piece, n, split, byte_ids, unknown_id, ids, ends, places, at):
+    """Writes the ids before place `at`, backwards, and where each ends (a byte of the word) with `places`."""
+    k, run = n, False
     while k > 0:
         unknown = piece[k] == _UNKNOWN
         if unknown and split:
@@ -115,8 +115,9 @@ def _write(data, begin, length, piece, n, split, byte_ids, unknown_id, ids, ends
 
 @kernel
 def encode(
-    lo, hi, chunks, data, starts, nodes, scores, unknown, single, split, byte_ids, unknown_id, ids, ends, counts
-):
+    lo, hi, chunks, data, starts, nodes, scores, unknown, single, split, byte_ids, unknown_id, ids, ends, counts,
+    places
+):  # fmt: skip
     """Ids of the words of chunks lo to hi-1, from the place of the chunk's first byte on; counts: ids of each word.
 
     chunks: first word of each chunk, and the number of words; byte_ids: the ids of the 256 bytes.
@@ -132,7 +133,7 @@ def encode(
             n = _count(length, piece, end - begin, split)
             counts[word] = n
             at += n
-            _write(data, begin, length, piece, end - begin, split, byte_ids, unknown_id, ids, ends, at)
+            _write(data, begin, length, piece, end - begin, split, byte_ids, unknown_id, ids, ends, places, at)
 
 
 @inlined
@@ -205,8 +206,8 @@ def _draw(data, begin, end, nodes, scores, unknown, power, rest, low, high, firs
 
 @kernel
 def sample(
-    lo, hi, chunks, data, starts, nodes, scores, unknown, power, split, byte_ids, unknown_id, ids, ends, counts, low,
-    high, first
+    lo, hi, chunks, data, starts, nodes, scores, unknown, power, split, byte_ids, unknown_id, ids, ends, counts, places,
+    low, high, first
 ):  # fmt: skip
     """As `encode`, but a random segmentation: one of probability proportional to the product of p(piece)**power.
 
@@ -224,4 +225,4 @@ def sample(
             n = _count(length, piece, end - begin, split)
             counts[word] = n
             at += n
-            _write(data, begin, length, piece, end - begin, split, byte_ids, unknown_id, ids, ends, at)
+            _write(data, begin, length, piece, end - begin, split, byte_ids, unknown_id, ids, ends, places, at)
