@@ -39,16 +39,16 @@ class Parts:
     def meanings(self, added: Iterable[AddedToken]) -> dict[int, bytes]:
         """The bytes that each id stands for in decoded text. Ids that the vocabulary leaves out are missing."""
         found = {number: text.encode("utf-8") for number, text in self.texts.items()}
+        byte_ids = self.model.byte_ids or ()
         if isinstance(self.model, BPEModel):
-            suffix, byte_ids = self.model.suffix, self.model.byte_ids
+            suffix = self.model.suffix
             for number, token in enumerate(self.model.tokens):
                 if token is not None:
                     found[number] = token.removesuffix(suffix) + b" " if suffix and token.endswith(suffix) else token
         else:
-            byte_ids = self.model.byte_ids if self.model.byte_fallback else None
             found |= dict(enumerate(self.model.pieces))
         if self.unmark:
             found = {number: text.replace(_MARK, b" ") for number, text in found.items()}
-        for byte, number in enumerate(() if byte_ids is None else byte_ids):
+        for byte, number in enumerate(byte_ids):
             found[int(number)] = bytes([byte])
         return found | {token.id: token.content.encode("utf-8") for token in added}

@@ -94,8 +94,6 @@ PATTERNS = {
         Pattern("o200k", _TEKKEN | CONTRACTION_LAST | ANY_CASE, 3, (_cased(f"{_SMALL}?", r"\p{N}{1,3}"),)),
         Pattern("tekken", _TEKKEN, 1, (_cased("", r"\p{N}"),)),
         Pattern("clip", CONTRACTION_FIRST | DROP_SPACE, 1, (_CLIP,)),
-        # CLIP's own code matches in any case, after making the text small: that is for the long s alone.
-        Pattern("openai_clip", CONTRACTION_FIRST | DROP_SPACE | ANY_CASE, 1),
     )
 }
 """The patterns with a regular expression; `BPETokenizer.train(pattern=...)` takes these names."""

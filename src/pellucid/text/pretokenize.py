@@ -67,7 +67,11 @@ class Pretokenizer:
             text = " " + text
         if self.mark:
             text = text.replace(" ", MARK)
-        if text and not text.startswith(MARK) and (self.mark_before == "always" or (self.mark_before == "first" and first)):
+        if (
+            text
+            and not text.startswith(MARK)
+            and (self.mark_before == "always" or (self.mark_before == "first" and first))
+        ):
             text = MARK + text
         return text
 

@@ -109,6 +109,9 @@ class Tokenizer(ABC):
         ids, offsets = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int64)]
         for begin, end, number in self._added.cut(text, self._added.allowed(allowed_special)):
             if number is None:
+                if begin and self._position_matters:
+                    where = f"{type(self).__name__}.encode_offsets"
+                    raise DataError(where, "text behind a special token", hint="ask for the offsets of each part")
                 found, where = self._encode_offsets(text[begin:end])
                 ids.append(found)
                 offsets.append(where + begin)
