@@ -1,6 +1,8 @@
 """Text to ids and back: tokenizers, their files and their trainers."""
 
 from .batch import IdBatch
+from .bpe import BPEModel
+from .bpe_tokenizer import BPETokenizer
 from .byte import ByteTokenizer
 from .char import CharTokenizer
 from .charsmap import CharsMap
@@ -16,6 +18,10 @@ from .normalize import (
     StripAccents,
     UnicodeForm,
 )
+from .parts import Parts
+from .pipeline import PipelineTokenizer
+from .pretokenize import Pretokenizer
+from .rank_files import read_clip, read_gpt2, read_tiktoken, write_tiktoken
 from .special import AddedToken
 from .tokenizer import END_OF_TEXT, StreamDecoder, Tokenizer
 from .unigram import UnigramModel
@@ -25,6 +31,8 @@ from .unigram_train import UnigramTraining
 __all__ = [
     "END_OF_TEXT",
     "AddedToken",
+    "BPEModel",
+    "BPETokenizer",
     "ByteTokenizer",
     "CharTokenizer",
     "CharsMap",
@@ -32,8 +40,11 @@ __all__ = [
     "IdBatch",
     "Lowercase",
     "Normalizer",
+    "Parts",
     "Persian",
+    "PipelineTokenizer",
     "Prepend",
+    "Pretokenizer",
     "Replace",
     "StreamDecoder",
     "Strip",
@@ -44,4 +55,8 @@ __all__ = [
     "UnigramTokenizer",
     "UnigramTraining",
     "load_tokenizer",
+    "read_clip",
+    "read_gpt2",
+    "read_tiktoken",
+    "write_tiktoken",
 ]

@@ -13,9 +13,10 @@ import numpy as np
 from .alphabet import unspelled
 from .bpe import BPEModel
 from .bpe_tables import MOST_TOKENS
+from .bpe_tokenizer import BPETokenizer
 from .hub_parts import read_decoder, read_frame, read_normalizer, read_pretokenizer, record, refuse
 from .parts import Model, Parts
-from .pipeline import BPETokenizer, PipelineTokenizer
+from .pipeline import PipelineTokenizer
 from .special import AddedToken, has_surrogate
 from .unigram import UnigramModel
 

@@ -8,6 +8,7 @@ through the tokens before it, which is the only one that encoding ever uses.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from ..base.errors import DataError
@@ -141,7 +142,7 @@ def _decoder(parts: Parts) -> dict[str, Any] | None:
     if parts.byte_level:
         return _byte_level(add_prefix_space=True, use_regex=True)
     items: list[dict[str, Any]] = []
-    if parts.model.suffix if isinstance(parts.model, BPEModel) else b"":
+    if isinstance(parts.model, BPEModel) and parts.model.suffix:
         items.append({"type": "BPEDecoder", "suffix": parts.model.suffix.decode()})
     if parts.unmark:
         items.append({"type": "Replace", "pattern": {"String": MARK}, "content": " "})
@@ -217,7 +218,7 @@ def canonical_merges(model: BPEModel) -> list[tuple[bytes, bytes]]:
             [c.encode() for c in token.decode()] if model.characters else [token[i : i + 1] for i in range(len(token))]
         )
         while len(parts) > 2:
-            found = [(ranks.get(a + b, rank), i) for i, (a, b) in enumerate(zip(parts, parts[1:], strict=False))]
+            found = [(ranks.get(a + b, rank), i) for i, (a, b) in enumerate(pairwise(parts))]
             best, at = min(found)
             if best >= rank:
                 break

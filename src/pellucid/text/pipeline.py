@@ -14,7 +14,6 @@ import numpy as np
 
 from ..base.errors import DataError
 from .batch import IdBatch, character_offsets, utf8, utf8_batch
-from .bpe import BPEModel
 from .hub_write import content_of
 from .normalize import Lowercase, Persian, StripAccents, UnicodeForm
 from .parts import Parts
@@ -41,8 +40,8 @@ class PipelineTokenizer(StartedTokenizer):
         super().__init__(vocab_size, {}, added=added)
         self.parts = parts
         self._meanings = parts.meanings(added)
+        # Behind a special token nothing is put before a text that "first" keeps for the very beginning.
         self._position_matters = parts.pretokenizer.mark_before == "first"
-        self.restarts = not self._position_matters
         where = type(self).__name__
         if parts.normalizer and any(token.normalized for token in added):
             names = ", ".join(repr(t.content) for t in added if t.normalized)
@@ -144,15 +143,3 @@ class PipelineTokenizer(StartedTokenizer):
 
     def to_json(self) -> dict[str, Any]:
         return content_of(self.parts, list(self.added.values()))
-
-
-class BPETokenizer(PipelineTokenizer):
-    """A pipeline around a byte-pair model."""
-
-    kind: ClassVar[str] = "bpe"
-
-    @property
-    def model(self) -> BPEModel:
-        """The model."""
-        assert isinstance(self.parts.model, BPEModel)
-        return self.parts.model

@@ -21,11 +21,11 @@ from ..base.files import StrPath, read_json, reading, replacing
 from .alphabet import CHARACTERS, ORDER
 from .bpe import BPEModel
 from .bpe_tables import MOST_TOKENS
+from .bpe_tokenizer import BPETokenizer
 from .hub_read import model_of
 from .normalize import Lowercase, Normalizer, UnicodeForm
 from .parts import Parts
 from .patterns import PATTERNS, pattern_named
-from .pipeline import BPETokenizer
 from .pretokenize import Pretokenizer
 from .special import AddedToken
 from .tokenizer import END_OF_TEXT
