@@ -4,6 +4,8 @@ Templates in Jinja are in `pellucid.text.jinja`, imported by name.
 """
 
 from .batch import IdBatch
+from .bpe import BPEModel
+from .bpe_tokenizer import BPETokenizer
 from .byte import ByteTokenizer
 from .char import CharTokenizer
 from .charsmap import CharsMap
@@ -20,6 +22,10 @@ from .normalize import (
     StripAccents,
     UnicodeForm,
 )
+from .parts import Parts
+from .pipeline import PipelineTokenizer
+from .pretokenize import Pretokenizer
+from .rank_files import read_clip, read_gpt2, read_tiktoken, write_tiktoken
 from .special import AddedToken
 from .tokenizer import END_OF_TEXT, StreamDecoder, Tokenizer
 from .unigram import UnigramModel
@@ -29,6 +35,8 @@ from .unigram_train import UnigramTraining
 __all__ = [
     "END_OF_TEXT",
     "AddedToken",
+    "BPEModel",
+    "BPETokenizer",
     "ByteTokenizer",
     "CharTokenizer",
     "CharsMap",
@@ -41,8 +49,11 @@ __all__ = [
     "Llama3",
     "Lowercase",
     "Normalizer",
+    "Parts",
     "Persian",
+    "PipelineTokenizer",
     "Prepend",
+    "Pretokenizer",
     "Replace",
     "StreamDecoder",
     "Strip",
@@ -53,4 +64,8 @@ __all__ = [
     "UnigramTokenizer",
     "UnigramTraining",
     "load_tokenizer",
+    "read_clip",
+    "read_gpt2",
+    "read_tiktoken",
+    "write_tiktoken",
 ]
