@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pellucid.text import Tokenizer, UnigramTokenizer
+from pellucid.text import BPETokenizer, Tokenizer, UnigramTokenizer
 
 from .options import Options, Refused
 from .peers.tokenizer_libraries import HubTokenizers, SentencePiece
@@ -22,7 +22,7 @@ from .report import Row, interleaved, row
 
 CASE = "tokenizers"
 SIZE = 8000  # ids
-KINDS = ("unigram",)
+KINDS = ("unigram", "bpe")
 TEXTS = {
     "Persian": ("hafez", "khayyam", "moulavi", "naserkhosro", "roodaki", "saadi"),
     "English": ("tinyshakespeare",),
@@ -31,7 +31,7 @@ CHECKED = 2000  # lines
 
 
 def ours(lines: Sequence[str], kind: str, size: int) -> Tokenizer:
-    return UnigramTokenizer.train(lines, size)
+    return UnigramTokenizer.train(lines, size) if kind == "unigram" else BPETokenizer.train(lines, size)
 
 
 def lines_of(options: Options, language: str) -> list[str]:

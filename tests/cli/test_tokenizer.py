@@ -79,6 +79,18 @@ def test_kinds_that_have_a_size(kind: str, size: int, corpus: Path, tmp_path: Pa
     assert list(load_tokenizer(tmp_path / "t.json").special) == ["<a>", "<b>"]
 
 
+def test_byte_pairs(corpus: Path, tmp_path: Path, run: Run) -> None:
+    found = run("train", "--corpus", corpus, "--kind", "bpe", "--vocab", 280, "--out", tmp_path / "t.json")
+    assert found["characters_per_token"] > 2
+    loaded = load_tokenizer(tmp_path / "t.json")
+    assert (loaded.kind, loaded.vocab_size) == ("bpe", 280)
+    assert loaded.eot == 279
+    run("encode", tmp_path / "t.json", "--corpus", corpus, "--out", tmp_path / "t.bin")
+    tokens = TokenFile.open(tmp_path / "t.bin")
+    tokens.check_tokenizer(loaded)
+    assert loaded.decode(tokens.ids) == corpus.read_text()
+
+
 def test_training_on_jsonl_and_folders(corpus: Path, tmp_path: Path, run: Run) -> None:
     lines = [json.dumps({"body": line + "\n"}) for line in corpus.read_text().splitlines()]
     (tmp_path / "c").mkdir()
@@ -276,12 +288,13 @@ def test_mistakes(
     assert line("train", "--corpus", corpus, "--out", "no/t.json") == (
         "no/t.json: cannot be written: its folder does not exist. hint: create the folder first"
     )
-    assert line("train", "--corpus", corpus, "--vocab", 5, notes=1).startswith(
-        "--vocab: vocabulary smaller than the alphabet; got 5"
-    )
     assert line("train", "--corpus", corpus, "--vocab", 99999, notes=1).endswith(
         "hint: lower --vocab, or give more text"
     )
+    for kind in ("unigram", "bpe"):
+        small = line("train", "--corpus", corpus, "--kind", kind, "--vocab", 5, notes=1)
+        assert re.match(r"--vocab: (a )?vocabulary smaller than the alphabet; got \d+, expected at least \d+", small)
+        assert small.endswith(". hint: raise --vocab")
     assert line("encode", "no.json", "a") == "no.json: cannot be read: no such file or directory"
     assert line("encode", tokenizer, "a", "--out", "t.bin") == "--out: needs a corpus. hint: --corpus PATH --out FILE"
     assert line("encode", tokenizer, "--corpus", corpus) == "--corpus: nowhere to write the ids. hint: --out FILE.bin"

@@ -12,6 +12,7 @@ from ..base.files import reading, reason
 from ..data import Continued, TokenFile, documents, holds_several
 from ..text import (
     END_OF_TEXT,
+    BPETokenizer,
     ByteTokenizer,
     CharTokenizer,
     Tokenizer,
@@ -105,17 +106,17 @@ def train_tokenizer(
     try:
         return _trained(kind, texts, vocab_size, special)
     except DataError as error:
-        if not error.what.startswith("vocabulary"):
-            raise
-        hint = (error.hint or "").partition(", or lower")[0].replace("vocab_size", flag)
-        raise DataError(flag, error.what, got=error.got, expected=error.expected, hint=hint or None) from error
+        if "smaller than" in error.what or "larger than" in error.what:
+            hint = f"raise {flag}" if "smaller" in error.what else f"lower {flag}, or give more text"
+            raise DataError(flag, error.what, got=error.got, expected=error.expected, hint=hint) from error
+        raise
 
 
 def _trained(kind: Kind, texts: Iterable[str], vocab_size: int, special: Sequence[str]) -> Tokenizer:
     if kind == "unigram":
         return UnigramTokenizer.train(texts, vocab_size, special=special)
     if kind == "bpe":
-        raise DataError("--kind", "not there yet", got="bpe")
+        return BPETokenizer.train(texts, vocab_size, special=special)
     return CharTokenizer.train(texts, special=special) if kind == "char" else ByteTokenizer(special=special)
 
 

@@ -79,12 +79,12 @@ class ChatTemplate(ABC):
                 parts.append(np.array([number], np.uint32))
                 flags.append(np.array([any(b <= begin < e for b, e in spans)]))
                 continue
-            ids = tokenizer.encode(hidden.restore(text[begin:end]))
+            ids = _ordinary(tokenizer, hidden.restore(text[begin:end]), begin == 0)
 
             def tokens(at: int, begin: int = begin, end: int = end, ids: np.ndarray = ids) -> int:
                 if not begin < at < end:
                     return 0 if at <= begin else len(ids)
-                return _tokens_before(tokenizer, ids, hidden.restore(text[begin:at]))
+                return _equal(_ordinary(tokenizer, hidden.restore(text[begin:at]), begin == 0), ids)
 
             flag = np.zeros(len(ids), np.bool_)
             for b, e in spans:
@@ -103,10 +103,20 @@ class ChatTemplate(ABC):
         return ""
 
 
-def _tokens_before(tokenizer: Tokenizer, ids: np.ndarray, text: str) -> int:
-    """How many of `ids` stand for `text`, the beginning of what they were made of; one that goes on beyond it isn't
-    counted."""
-    alone = tokenizer.encode(text)
+def _ordinary(tokenizer: Tokenizer, text: str, first: bool) -> np.ndarray:
+    """Ids of text without special tokens; `first`: nothing stands before it."""
+    parts = [np.empty(0, np.uint32)]
+    for begin, end, number in tokenizer.cut_special(text, allowed_special=()):
+        if number is not None:
+            parts.append(np.array([number], np.uint32))
+        else:
+            encode = tokenizer._encode if first and begin == 0 else tokenizer._encode_rest
+            parts.append(encode(text[begin:end]))
+    return np.concatenate(parts)
+
+
+def _equal(alone: np.ndarray, ids: np.ndarray) -> int:
+    """How many of `ids` are those that the beginning of their text has alone; one that goes on beyond it is not."""
     n = min(len(alone), len(ids))
     differ = np.flatnonzero(alone[:n] != ids[:n])
     return int(differ[0]) if len(differ) else n
