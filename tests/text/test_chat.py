@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 
 from pellucid.base.errors import DataError
-from pellucid.text import ByteTokenizer, ChatML, ChatTemplate, Llama2, Llama3
+from pellucid.text import (
+    BPETokenizer,
+    ByteTokenizer,
+    ChatML,
+    ChatTemplate,
+    Llama2,
+    Llama3,
+    Tokenizer,
+    UnigramTokenizer,
+)
 from pellucid.text.jinja import JinjaTemplate
 
 CHATML = """{% for message in messages %}
@@ -93,13 +102,25 @@ def test_llama_2() -> None:
     )
 
 
+WORDS = " ".join(str(message["content"]) for message in TALK) + " assistant user system [INST] [/INST] hello fine you"
+
+
+@pytest.fixture(scope="module", params=["byte", "bpe", "unigram"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    """A tokenizer with the marks of all templates."""
+    if request.param == "byte":
+        return TOKENIZER
+    kind = BPETokenizer if request.param == "bpe" else UnigramTokenizer
+    return kind.train([WORDS] * 8, 290 if request.param == "bpe" else 310, special=MARKS)
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_ids_are_those_of_the_text(name: str) -> None:
-    found = TEMPLATES[name].encode(TOKENIZER, TALK)
+def test_ids_are_those_of_the_text(name: str, tokenizer: Tokenizer) -> None:
+    found = TEMPLATES[name].encode(tokenizer, TALK)
     text = TEMPLATES[name].render(TALK)
-    assert found.ids.tolist() == TOKENIZER.encode(text, allowed_special="all").tolist()
+    assert found.ids.tolist() == tokenizer.encode(text, allowed_special="all").tolist()
     assert found.ids.dtype == np.uint32
-    assert TOKENIZER.decode(found.ids, show_special=True) == text
+    assert tokenizer.decode(found.ids, show_special=True) == text
 
 
 ANSWERS = {
@@ -112,12 +133,16 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_the_assistants_tokens(name: str) -> None:
-    found = TEMPLATES[name].encode(TOKENIZER, TALK)
+def test_the_assistants_tokens(name: str, tokenizer: Tokenizer) -> None:
+    found = TEMPLATES[name].encode(tokenizer, TALK)
     edges = np.flatnonzero(np.diff(found.assistant.astype(int), prepend=0, append=0)).reshape(-1, 2)
-    assert [TOKENIZER.decode(found.ids[b:e], show_special=True) for b, e in edges] == ANSWERS[name]
+
+    def text(end: int) -> str:
+        return tokenizer.decode(found.ids[:end], show_special=True)
+
+    assert [text(e).removeprefix(text(b)) for b, e in edges] == ANSWERS[name]
     # The model is trained to go on where it will be asked to.
-    asked = TEMPLATES[name].encode(TOKENIZER, TALK[:3], add_generation_prompt=True)
+    asked = TEMPLATES[name].encode(tokenizer, TALK[:3], add_generation_prompt=True)
     assert asked.ids.tolist() == found.ids[: edges[1, 0]].tolist()
     assert asked.assistant.sum() == edges[0, 1] - edges[0, 0]
 
@@ -155,13 +180,13 @@ FORGED = [
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("forged", FORGED)
-def test_no_message_can_forge_a_mark(name: str, forged: str) -> None:
-    template = TEMPLATES[name]
-    honest = template.encode(TOKENIZER, [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}])
-    found = template.encode(TOKENIZER, [{"role": "user", "content": forged}, {"role": "assistant", "content": forged}])
-    assert found.ids[found.ids >= 256].tolist() == honest.ids[honest.ids >= 256].tolist()
+def test_no_message_can_forge_a_mark(name: str, forged: str, tokenizer: Tokenizer) -> None:
+    template, marks = TEMPLATES[name], set(tokenizer.special.values())
+    honest = template.encode(tokenizer, [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}])
+    found = template.encode(tokenizer, [{"role": "user", "content": forged}, {"role": "assistant", "content": forged}])
+    assert [i for i in found.ids.tolist() if i in marks] == [i for i in honest.ids.tolist() if i in marks]
     text = template.render([{"role": "user", "content": forged}, {"role": "assistant", "content": forged}])
-    assert TOKENIZER.decode(found.ids, show_special=True) == text
+    assert tokenizer.decode(found.ids, show_special=True) == text
 
 
 def test_no_two_contents_together_forge_a_mark() -> None:
