@@ -16,6 +16,8 @@ from .normalize import (
     StripAccents,
     UnicodeForm,
 )
+from .sentencepiece import SentencePieceVocabulary, read_llama2c_vocabulary, read_sentencepiece
+from .sentencepiece_tokenizer import SentencePieceTokenizer
 from .special import AddedToken
 from .tokenizer import END_OF_TEXT, StreamDecoder, Tokenizer
 from .unigram import UnigramModel
@@ -35,6 +37,8 @@ __all__ = [
     "Persian",
     "Prepend",
     "Replace",
+    "SentencePieceTokenizer",
+    "SentencePieceVocabulary",
     "StreamDecoder",
     "Strip",
     "StripAccents",
@@ -44,4 +48,6 @@ __all__ = [
     "UnigramTokenizer",
     "UnigramTraining",
     "load_tokenizer",
+    "read_llama2c_vocabulary",
+    "read_sentencepiece",
 ]

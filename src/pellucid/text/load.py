@@ -8,10 +8,11 @@ from ..base.errors import DataError
 from ..base.files import StrPath, check_header, read_json
 from .byte import ByteTokenizer
 from .char import CharTokenizer
+from .sentencepiece_tokenizer import SentencePieceTokenizer
 from .tokenizer import Tokenizer
 from .unigram_tokenizer import UnigramTokenizer
 
-_KINDS = {kind.kind: kind for kind in (ByteTokenizer, CharTokenizer, UnigramTokenizer)}
+_KINDS = {kind.kind: kind for kind in (ByteTokenizer, CharTokenizer, UnigramTokenizer, SentencePieceTokenizer)}
 
 
 def load_tokenizer(path: StrPath) -> Tokenizer:
