@@ -26,6 +26,8 @@ from .parts import Parts
 from .pipeline import PipelineTokenizer
 from .pretokenize import Pretokenizer
 from .rank_files import read_clip, read_gpt2, read_tiktoken, write_tiktoken
+from .sentencepiece import SentencePieceVocabulary, read_llama2c_vocabulary, read_sentencepiece
+from .sentencepiece_tokenizer import SentencePieceTokenizer
 from .special import AddedToken
 from .tokenizer import END_OF_TEXT, StreamDecoder, Tokenizer
 from .unigram import UnigramModel
@@ -55,6 +57,8 @@ __all__ = [
     "Prepend",
     "Pretokenizer",
     "Replace",
+    "SentencePieceTokenizer",
+    "SentencePieceVocabulary",
     "StreamDecoder",
     "Strip",
     "StripAccents",
@@ -66,6 +70,8 @@ __all__ = [
     "load_tokenizer",
     "read_clip",
     "read_gpt2",
+    "read_llama2c_vocabulary",
+    "read_sentencepiece",
     "read_tiktoken",
     "write_tiktoken",
 ]

@@ -16,10 +16,11 @@ from .byte import ByteTokenizer
 from .char import CharTokenizer
 from .hub_read import read_content
 from .rank_files import read_clip, read_folder, read_tiktoken
+from .sentencepiece_tokenizer import SentencePieceTokenizer
 from .tokenizer import Tokenizer
 from .unigram_tokenizer import UnigramTokenizer
 
-_KINDS = {kind.kind: kind for kind in (ByteTokenizer, CharTokenizer, UnigramTokenizer)}
+_KINDS = {kind.kind: kind for kind in (ByteTokenizer, CharTokenizer, UnigramTokenizer, SentencePieceTokenizer)}
 _GZIP = b"\x1f\x8b"
 _RANKS = re.compile(rb"[A-Za-z0-9+/]+=* \d+\r?\n")
 
