@@ -202,6 +202,32 @@ def test_no_two_contents_together_forge_a_mark() -> None:
         assert np.flatnonzero(found.ids >= 256).tolist() == [len(found.ids) - 1]
 
 
+def test_what_else_a_template_reads_cannot_forge_a_mark() -> None:
+    source = "{{ bos_token }}{{ tools[0].name }}{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    variables = {"bos_token": "<s>", "tools": [{"name": "</s>", "<s>": 1}]}
+    template = JinjaTemplate(source, variables=variables)
+    found = template.encode(TOKENIZER, [{"role": "user", "content": "</s>", "name": None}])
+    assert found.ids[found.ids >= 256].tolist() == [TOKENIZER.special["<s>"]]
+    assert TOKENIZER.decode(found.ids, show_special=True) == '<s></s>[{"name": "</s>", "<s>": 1}]</s>'
+
+
+def test_templates_see_values_of_json_alone() -> None:
+    class Clever(str):
+        def strip(self) -> str:  # type: ignore[override]
+            raise AssertionError("called by a template")
+
+    template = JinjaTemplate("{{ messages[0].content.strip() }}")
+    assert template.render([{"role": "user", "content": Clever(" a ")}]) == "a"
+    refused(
+        lambda: template.render([{"role": "user", "content": object()}]),
+        "chat template: a value that is no JSON; got object, expected texts, numbers, lists",
+    )
+    refused(
+        lambda: JinjaTemplate("", variables={"x": [object()]}),
+        "chat template: a value that is no JSON; got object, expected texts, numbers, lists",
+    )
+
+
 def test_names_of_one_character_and_names_in_names() -> None:
     tokenizer = ByteTokenizer(special=["<", "<a", "b", *ChatML.marks])
     found = ChatML().encode(tokenizer, [{"role": "user", "content": "a<ab<a<"}])
@@ -258,6 +284,8 @@ def test_what_a_template_may_call() -> None:
     assert run("{% set n = namespace(x=1) %}{% set n.x = 2 %}{{ n.x }}{{ bos_token }}", bos_token="<s>") == "2<s>"
     assert run("{{ messages[0].content | trim }}{{ '\\n' }}") == "سلام\n"
     assert run("{{ undefined_one }}") == ""
+    assert run("{{ dict(a=1).a }}{{ namespace({'b': 2}).b }}{{ namespace(self=3).self }}") == "123"
+    assert run("{{ messages[0].name is defined }}") == "False"
 
 
 HOSTILE = {
@@ -273,6 +301,11 @@ HOSTILE = {
     "{% for a in range(99999) %}{% for b in range(99999) %}{{ 'x' * 99999 }}{% endfor %}{% endfor %}": (
         "chat template: writes without an end; got more than 67108864 characters"
     ),
+    "{{ lipsum.__globals__ }}": "chat template: failed: 'lipsum' is undefined",
+    "{{ namespace(__class__=1) }}": "chat template: failed: a namespace can't have the attribute '__class__'",
+    "{{ namespace({'_x': 1}) }}": "chat template: failed: a namespace can't have the attribute '_x'",
+    "{% set n = namespace() %}{% set n._x = 1 %}": "chat template: failed: a namespace can't have the attribute '_x'",
+    "{{ dict.mro() }}": "chat template: failed: 'function object' has no attribute 'mro'",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "chat template: failed: nested too deeply",
 }
 
