@@ -6,8 +6,8 @@ could become the name of a special token is exchanged for a stand-in (a characte
 nowhere); names that are found in the result are then the template's own, and the stand-ins are turned back in what is
 encoded as ordinary text.
 
-Ids are those of the whole text, as other libraries give them, not of messages encoded one by one. `encode` also says
-which tokens the assistant is to produce: its words and the end of its turn.
+Ids are those of the whole text, as other libraries give them, not of messages encoded one by one. `encode_masked` also
+says which tokens the assistant is to produce: its words and the end of its turn.
 """
 
 from __future__ import annotations
@@ -54,16 +54,31 @@ class ChatTemplate(ABC):
         Raises:
             DataError: messages the template can't express.
         """
-        return self._render(_checked(messages), add_generation_prompt, plain)[0]
+        return self._render(_checked(messages), add_generation_prompt, plain, spans=False)[0]
 
     def encode(
         self, tokenizer: Tokenizer, messages: Sequence[Message], *, add_generation_prompt: bool = False
-    ) -> ChatIds:
-        """The conversation as ids. Names of special tokens in messages are text like any other.
+    ) -> np.ndarray:
+        """The conversation as ids, uint32. Names of special tokens in messages are text like any other.
 
         Raises:
             DataError: as `render`, and for a vocabulary without the template's marks.
         """
+        return self._encode(tokenizer, messages, add_generation_prompt, spans=False).ids
+
+    def encode_masked(
+        self, tokenizer: Tokenizer, messages: Sequence[Message], *, add_generation_prompt: bool = False
+    ) -> ChatIds:
+        """The same ids, and which of them the assistant is to produce: for training on conversations.
+
+        Raises:
+            DataError: as `encode`, and for a template that doesn't tell.
+        """
+        return self._encode(tokenizer, messages, add_generation_prompt, spans=True)
+
+    def _encode(
+        self, tokenizer: Tokenizer, messages: Sequence[Message], add_generation_prompt: bool, *, spans: bool
+    ) -> ChatIds:
         if missing := [mark for mark in self.marks if mark not in tokenizer.special]:
             raise DataError(
                 type(self).__name__,
@@ -73,12 +88,12 @@ class ChatTemplate(ABC):
                 hint="use the tokenizer of the model the template belongs to",
             )
         hidden = Hidden(tokenizer.special, strings_in([list(messages), self._own_text()]))
-        text, spans = self._render(_checked(messages, hidden.put), add_generation_prompt, hidden.put)
+        text, places = self._render(_checked(messages, hidden.put), add_generation_prompt, hidden.put, spans=spans)
         parts, flags = [np.empty(0, np.uint32)], [np.empty(0, np.bool_)]
         for begin, end, number in tokenizer.cut_special(text, allowed_special="all"):
             if number is not None:
                 parts.append(np.array([number], np.uint32))
-                flags.append(np.array([any(b <= begin < e for b, e in spans)]))
+                flags.append(np.array([any(b <= begin < e for b, e in places)]))
                 continue
             ids = _ordinary(tokenizer, hidden.restore(text[begin:end]), begin == 0)
 
@@ -88,7 +103,7 @@ class ChatTemplate(ABC):
                 return _equal(_ordinary(tokenizer, hidden.restore(text[begin:at]), begin == 0), ids)
 
             flag = np.zeros(len(ids), np.bool_)
-            for b, e in spans:
+            for b, e in places:
                 if b < end and e > begin:
                     flag[tokens(b) : tokens(e)] = True
             parts.append(ids)
@@ -96,9 +111,11 @@ class ChatTemplate(ABC):
         return ChatIds(np.concatenate(parts), np.concatenate(flags))
 
     @abstractmethod
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool, put: Put) -> tuple[str, Spans]:
-        """The text, and begin and end of everything in it that the assistant is to produce. `put` has been applied to
-        the messages; what else is not the template's own goes through it too."""
+    def _render(
+        self, messages: Sequence[Message], add_generation_prompt: bool, put: Put, *, spans: bool
+    ) -> tuple[str, Spans]:
+        """The text; with `spans` also begin and end of everything in it that the assistant is to produce. `put` has
+        been applied to the messages; what else is not the template's own goes through it too."""
 
     def _own_text(self) -> object:
         """Whatever of the template's own text holds characters nobody else may use."""
@@ -164,7 +181,9 @@ class ChatML(ChatTemplate):
 
     marks: tuple[str, ...] = ("<|im_start|>", "<|im_end|>")
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool, put: Put) -> tuple[str, Spans]:
+    def _render(
+        self, messages: Sequence[Message], add_generation_prompt: bool, put: Put, *, spans: bool
+    ) -> tuple[str, Spans]:
         built = _Builder()
         for message in _written(messages):
             built.add(f"<|im_start|>{message['role']}\n")
@@ -179,7 +198,9 @@ class Llama3(ChatTemplate):
 
     marks: tuple[str, ...] = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool, put: Put) -> tuple[str, Spans]:
+    def _render(
+        self, messages: Sequence[Message], add_generation_prompt: bool, put: Put, *, spans: bool
+    ) -> tuple[str, Spans]:
         built = _Builder()
         built.add("<|begin_of_text|>")
         for message in _written(messages):
@@ -196,7 +217,9 @@ class Llama2(ChatTemplate):
     marks: tuple[str, ...] = ("<s>", "</s>")
     forbidden: ClassVar[tuple[str, ...]] = ("[INST]", "[/INST]", "<<SYS>>", "<</SYS>>")
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool, put: Put) -> tuple[str, Spans]:
+    def _render(
+        self, messages: Sequence[Message], add_generation_prompt: bool, put: Put, *, spans: bool
+    ) -> tuple[str, Spans]:
         for i, message in enumerate(_written(messages)):
             for mark in self.forbidden:
                 if mark in message["content"]:

@@ -57,8 +57,8 @@ class JinjaTemplate(ChatTemplate):
         variables: what it reads beside the messages: `bos_token`, `eos_token`, `tools`, `enable_thinking`.
         now: the time `strftime_now` tells.
 
-    Tokens of the assistant, for `encode`, are those in `{% generation %}` blocks. Without such blocks they are found by
-    comparison: what a conversation adds to the prompt that asks for it.
+    Tokens of the assistant, for `encode_masked`, are those in `{% generation %}` blocks. Without such blocks they are
+    found by comparison: what a conversation adds to the prompt that asks for it.
 
     Raises:
         DataError: a template with a mistake; each method, for one that refuses the messages or does what it may not.
@@ -126,10 +126,12 @@ class JinjaTemplate(ChatTemplate):
     def _own_text(self) -> object:
         return [self.source, self._variables]
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool, put: Put) -> tuple[str, Spans]:
-        text, spans = self._run(messages, add_generation_prompt, put)
-        if self._marked or put is plain:
-            return text, spans
+    def _render(
+        self, messages: Sequence[Message], add_generation_prompt: bool, put: Put, *, spans: bool
+    ) -> tuple[str, Spans]:
+        text, places = self._run(messages, add_generation_prompt, put)
+        if self._marked or not spans:
+            return text, places
         for i, message in enumerate(messages):
             if message.get("role") == "assistant":
                 before = self._run(messages[:i], True, put)[0]
@@ -142,8 +144,8 @@ class JinjaTemplate(ChatTemplate):
                     )
                 # What stands behind the end of the turn, a line break as a rule, nobody has to produce.
                 end = len(after.rstrip())
-                spans.append((len(before), end if text.startswith(after[:end]) else len(before)))
-        return text, spans
+                places.append((len(before), end if text.startswith(after[:end]) else len(before)))
+        return text, places
 
     def _run(self, messages: Sequence[Message], add_generation_prompt: bool, put: Put) -> tuple[str, Spans]:
         # The names of special tokens are the only variables that may bring some.
