@@ -1,9 +1,15 @@
-"""Text to ids and back: tokenizers, their files and their trainers."""
+"""Text to ids and back: tokenizers, their files and their trainers, chat templates.
+
+Templates in Jinja are in `pellucid.text.jinja`, imported by name.
+"""
 
 from .batch import IdBatch
+from .bpe import BPEModel
+from .bpe_tokenizer import BPETokenizer
 from .byte import ByteTokenizer
 from .char import CharTokenizer
 from .charsmap import CharsMap
+from .chat import ChatIds, ChatML, ChatTemplate, Llama2, Llama3
 from .load import load_tokenizer
 from .normalize import (
     CollapseSpaces,
@@ -16,6 +22,10 @@ from .normalize import (
     StripAccents,
     UnicodeForm,
 )
+from .parts import Parts
+from .pipeline import PipelineTokenizer
+from .pretokenize import Pretokenizer
+from .rank_files import read_clip, read_gpt2, read_tiktoken, write_tiktoken
 from .sentencepiece import SentencePieceVocabulary, read_llama2c_vocabulary, read_sentencepiece
 from .sentencepiece_tokenizer import SentencePieceTokenizer
 from .special import AddedToken
@@ -27,15 +37,25 @@ from .unigram_train import UnigramTraining
 __all__ = [
     "END_OF_TEXT",
     "AddedToken",
+    "BPEModel",
+    "BPETokenizer",
     "ByteTokenizer",
     "CharTokenizer",
     "CharsMap",
+    "ChatIds",
+    "ChatML",
+    "ChatTemplate",
     "CollapseSpaces",
     "IdBatch",
+    "Llama2",
+    "Llama3",
     "Lowercase",
     "Normalizer",
+    "Parts",
     "Persian",
+    "PipelineTokenizer",
     "Prepend",
+    "Pretokenizer",
     "Replace",
     "SentencePieceTokenizer",
     "SentencePieceVocabulary",
@@ -48,6 +68,10 @@ __all__ = [
     "UnigramTokenizer",
     "UnigramTraining",
     "load_tokenizer",
+    "read_clip",
+    "read_gpt2",
     "read_llama2c_vocabulary",
     "read_sentencepiece",
+    "read_tiktoken",
+    "write_tiktoken",
 ]

@@ -184,6 +184,11 @@ class Persian(_Local):
     def __post_init__(self) -> None:
         _choice(self, "digits", (*get_args(Digits), None))
 
+    @property
+    def table(self) -> dict[str, str]:
+        """What each character that changes becomes."""
+        return dict(_persian(self.digits, self.diacritics)[1])
+
     def __call__(self, text: str) -> str:
         found, table = _persian(self.digits, self.diacritics)
         return text if text.isascii() else found.sub(lambda m: table[m[0]], text)

@@ -21,7 +21,7 @@ import numpy as np
 from ..base.errors import DataError
 from ..base.files import StrPath, canonical_json, check_target, write_json
 from .batch import IdBatch
-from .special import AddedToken, SpecialTokens
+from .special import AddedToken, Piece, SpecialTokens
 
 END_OF_TEXT = "<|endoftext|>"
 """The conventional name (GPT-2's) of the special token between documents."""
@@ -50,6 +50,7 @@ class Tokenizer(ABC):
         self._added = SpecialTokens(type(self).__name__, tokens, vocab_size)
         self._special = self._added.ids
         self._special_ids = np.array(sorted(self._special.values()), dtype=np.int64)
+        self._position_matters = False  # whether text after a special token is encoded by `_encode_rest`
 
     @property
     def vocab_size(self) -> int:
@@ -73,7 +74,11 @@ class Tokenizer(ABC):
         if not allowed:
             return self._encode(text)
         parts = [
-            self._encode(text[begin:end]) if number is None else np.array([number], np.uint32)
+            np.array([number], np.uint32)
+            if number is not None
+            else self._encode(text[begin:end])
+            if begin == 0
+            else self._encode_rest(text[begin:end])
             for begin, end, number in self._added.cut(text, allowed)
         ]
         return np.concatenate([np.empty(0, np.uint32), *parts])
@@ -83,6 +88,8 @@ class Tokenizer(ABC):
         allowed = self._added.allowed(allowed_special)
         if not allowed:
             return self._encode_batch(texts)
+        if self._position_matters:
+            return IdBatch.of([self.encode(text, allowed_special=allowed_special) for text in texts])
         cuts = [self._added.cut(text, allowed) for text in texts]
         plain = self._encode_batch(
             [text[b:e] for text, cut in zip(texts, cuts, strict=True) for b, e, number in cut if number is None]
@@ -102,6 +109,9 @@ class Tokenizer(ABC):
         ids, offsets = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int64)]
         for begin, end, number in self._added.cut(text, self._added.allowed(allowed_special)):
             if number is None:
+                if begin and self._position_matters:
+                    where = f"{type(self).__name__}.encode_offsets"
+                    raise DataError(where, "text behind a special token", hint="ask for the offsets of each part")
                 found, where = self._encode_offsets(text[begin:end])
                 ids.append(found)
                 offsets.append(where + begin)
@@ -110,9 +120,18 @@ class Tokenizer(ABC):
                 offsets.append(np.array([[begin, end]], np.int64))
         return np.concatenate(ids), np.concatenate(offsets)
 
+    def cut_special(self, text: str, *, allowed_special: str | Collection[str]) -> list[Piece]:
+        """Where `encode` would find special tokens: begin and end of every piece of the text, and the id it stands for
+        or None."""
+        return self._added.cut(text, self._added.allowed(allowed_special))
+
     @abstractmethod
     def _encode(self, text: str) -> np.ndarray:
         """Ids of text without special tokens, uint32."""
+
+    def _encode_rest(self, text: str) -> np.ndarray:
+        """`_encode` of text that stands behind a special token."""
+        return self._encode(text)
 
     def _encode_batch(self, texts: Sequence[str]) -> IdBatch:
         """`_encode` of many texts."""

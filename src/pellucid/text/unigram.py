@@ -90,6 +90,11 @@ class UnigramModel:
                 raise DataError(where, "the same piece twice", got=f"{piece!r} as {seen[piece]} and {i}")
         self._places = seen
 
+    @property
+    def byte_ids(self) -> list[int] | None:
+        """Ids of the 256 bytes, or None without byte fallback."""
+        return self._byte_ids.tolist() if self.byte_fallback else None
+
     def _find_byte_ids(self, given: Sequence[int] | None) -> np.ndarray:
         if given is None:
             names = {piece: i for i, piece in enumerate(self.pieces)}
