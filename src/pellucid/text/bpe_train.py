@@ -86,9 +86,8 @@ def learn_merges(
     made, found = result.tolist() if len(data) else (0, _BYTES)
     if found < vocab_size:
         hint = "ask for fewer, lower min_frequency, or give more text"
-        raise DataError(
-            where, "a vocabulary larger than the corpus can give", got=vocab_size, expected=found, hint=hint
-        )
+        what = "a vocabulary larger than the corpus can give"
+        raise DataError(where, what, got=vocab_size, expected=f"at most {found}", hint=hint)
     pairs = []
     for left, right, token in merges[:made].tolist():
         pairs.append((tokens[left], tokens[right]))

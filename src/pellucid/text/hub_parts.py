@@ -85,7 +85,7 @@ def _strip(item: dict[str, Any]) -> Step:
     return Strip(left=found["strip_left"], right=found["strip_right"])
 
 
-def _charsmap(item: dict[str, Any]) -> Step:
+def _charsmap(item: dict[str, Any]) -> CharsMap:
     found = record(item, {"type": "", "precompiled_charsmap": ""}, "Precompiled")
     return CharsMap(_typed(found, "Precompiled", precompiled_charsmap=str)["precompiled_charsmap"])
 
@@ -94,7 +94,7 @@ def _form(item: dict[str, Any]) -> Step:
     return UnicodeForm(record(item, {"type": ""}, "normalizer")["type"])
 
 
-_STEPS: dict[str, Callable[[dict[str, Any]], Step]] = {
+_STEPS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "NFC": _form,
     "NFD": _form,
     "NFKC": _form,
@@ -241,21 +241,23 @@ def read_frame(item: Any, ids: Mapping[str, int]) -> tuple[tuple[int, ...], tupl
     for part in _flat(item, "processors", "post_processor"):
         kind = part["type"]
         if kind == "TemplateProcessing":
-            side = before
-            for entry in part.get("single") or []:
-                if isinstance(entry, dict) and "Sequence" in entry:
+            entries, side = part.get("single"), before
+            for entry in entries if isinstance(entries, list) else []:
+                name, value = next(iter(entry.items())) if isinstance(entry, dict) and entry else ("", None)
+                if name == "Sequence":
                     side = after
-                    continue
-                token = entry.get("SpecialToken", {}).get("id") if isinstance(entry, dict) else None
-                if token not in ids:
-                    raise refuse("post_processor", "a token that is not among the added ones", got=repr(token))
-                side.append(ids[token])
+                else:
+                    side.append(_framing(value.get("id") if isinstance(value, dict) else None, ids))
         elif kind in ("RobertaProcessing", "BertProcessing"):
             for key, place in (("cls", before), ("sep", after)):
                 pair = part.get(key)
-                if not isinstance(pair, list) or not pair or pair[0] not in ids:
-                    raise refuse("post_processor", "a token that is not among the added ones", got=repr(pair))
-                place.append(ids[pair[0]])
+                place.append(_framing(pair[0] if isinstance(pair, list) and pair else None, ids))
         elif kind != "ByteLevel":
             raise _unknown(part, "post_processor")
     return tuple(before), tuple(after)
+
+
+def _framing(name: Any, ids: Mapping[str, int]) -> int:
+    if not isinstance(name, str) or name not in ids:
+        raise refuse("post_processor", "a token that is not among the added ones", got=repr(name))
+    return ids[name]

@@ -1,4 +1,4 @@
-"""Learning merges: the most frequent pair of neighbours becomes a symbol, until there are enough (Sennrich et al. 2016).
+"""Learning merges: the most frequent pair of neighbours becomes a symbol, again and again (Sennrich et al. 2016).
 
 All words are kept as one row of symbols with links to the next and the previous one inside the word. A table counts
 every pair, weighted by how often its word occurs, and lists the places it was seen at; a heap finds the most frequent
