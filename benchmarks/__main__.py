@@ -12,9 +12,10 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from . import decode, dispatch, kernels, nanogpt, startup, train, xor
+from . import decode, dispatch, kernels, nanogpt, startup, text, train, xor
 from .options import Refused
 from .report import Row, as_json, environment, table
 from .train import MODELS, PRECISIONS, TrainOptions, parse_shape
@@ -29,6 +30,7 @@ CASES: dict[str, tuple[Callable[[TrainOptions], list[Row]], str]] = {
     "train": (train.run, "a whole training step of a 101.7M and a 4.0M model, and its share of the measured roofline"),
     "decode": (decode.run_decode, "tokens after 128 of context, shape of SmolLM2-135M; no peer yet"),
     "prefill": (decode.run_prefill, "a prompt of 512 tokens, same shape; no peer yet"),
+    "tokenizers": (text.run, "a vocabulary trained and encoded with; peers tokenizers and sentencepiece, both at once"),
     "nanogpt": (nanogpt.run, "the whole CPU recipe of nanoGPT on real text, up to its validation loss"),
 }
 
@@ -42,7 +44,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("cases", nargs="*", metavar="case", help="which ones to run; default: all, in the order below")
-    p.add_argument("--peer", choices=("torch", "none"), default="none", help="run beside it; default %(default)s")
+    p.add_argument(
+        "--peer", choices=("torch", "tokenizers", "none"), default="none", help="run beside it; default %(default)s"
+    )
     p.add_argument("--data", type=Path, help="folder of real data; default PELLUCID_DATA, else ../shared/data")
     p.add_argument("--threads", type=int, default=2, help="CPU threads of each side; default %(default)s")
     p.add_argument("--iterations", type=int, help="steps: of nanogpt, default its 2000; of train, timed, default 11")
@@ -72,6 +76,8 @@ def main(argv: list[str] | None = None) -> int:
         if value is not None and value < 1:
             p.error(f"--{name} must be at least 1; got {value}")
     peer = None if given.peer == "none" else given.peer
+    if peer == "tokenizers" and given.cases != ["tokenizers"]:
+        p.error("tokenizers is the peer of the case of that name alone: name it")
     options = TrainOptions(
         peer,
         given.data,
@@ -96,6 +102,12 @@ def main(argv: list[str] | None = None) -> int:
             p.error("PyTorch is not installed; `make peers` installs it")
         torch.set_num_threads(options.threads)
         about["torch"] = torch.__version__
+    elif peer == "tokenizers":
+        for name in ("tokenizers", "sentencepiece"):
+            try:
+                about[name] = version(name)
+            except PackageNotFoundError:
+                p.error(f"{name} is not installed; `make peers` installs it")
     print(", ".join(f"{k} {v}" for k, v in about.items()), file=sys.stderr)
     found: list[Row] = []
     try:

@@ -178,7 +178,7 @@ def test_info_about_something_else(tmp_path: Path, capfd: pytest.CaptureFixture[
     for name, content, message in (
         ("a.md", b"# hello", f"not a file of a kind known here; got 7 bytes, expected {expected}"),
         ("a.json", b'{"a": 1}', f"not a file of a kind known here; got 8 bytes, expected {expected}"),
-        ("b.json", b'{"type": "x"}', "not a tokenizer file; got type 'x', expected type 'byte' or 'char'"),
+        ("b.json", b'{"type": "x"}', "not a tokenizer file; got type 'x', expected type 'byte' or 'char' or 'unigram'"),
         ("a.txt", b"", "the file is empty"),
     ):
         path = tmp_path / name

@@ -22,6 +22,7 @@ COMMANDS = {
     "train": "train a language model on your text",
     "generate": "write text with a trained model",
     "eval": "measure a model on text it was not trained on",
+    "tokenizer": "train and use tokenizers, look into them, compare them",
     "info": "say what a run, checkpoint, tensor, token or tokenizer file is",
     "doctor": "say what this machine offers, and check that it computes correctly",
     "demo": "train a small model on Python's own source in a few minutes",

@@ -1,4 +1,7 @@
-"""Text to ids and back: tokenizers, their files and their trainers."""
+"""Text to ids and back: tokenizers, their files and their trainers, chat templates.
+
+Templates in Jinja are in `pellucid.text.jinja`, imported by name.
+"""
 
 from .batch import IdBatch
 from .bpe import BPEModel
@@ -6,6 +9,7 @@ from .bpe_tokenizer import BPETokenizer
 from .byte import ByteTokenizer
 from .char import CharTokenizer
 from .charsmap import CharsMap
+from .chat import ChatIds, ChatML, ChatTemplate, Llama2, Llama3
 from .load import load_tokenizer
 from .normalize import (
     CollapseSpaces,
@@ -22,6 +26,8 @@ from .parts import Parts
 from .pipeline import PipelineTokenizer
 from .pretokenize import Pretokenizer
 from .rank_files import read_clip, read_gpt2, read_tiktoken, write_tiktoken
+from .sentencepiece import SentencePieceVocabulary, read_llama2c_vocabulary, read_sentencepiece
+from .sentencepiece_tokenizer import SentencePieceTokenizer
 from .special import AddedToken
 from .tokenizer import END_OF_TEXT, StreamDecoder, Tokenizer
 from .unigram import UnigramModel
@@ -36,8 +42,13 @@ __all__ = [
     "ByteTokenizer",
     "CharTokenizer",
     "CharsMap",
+    "ChatIds",
+    "ChatML",
+    "ChatTemplate",
     "CollapseSpaces",
     "IdBatch",
+    "Llama2",
+    "Llama3",
     "Lowercase",
     "Normalizer",
     "Parts",
@@ -46,6 +57,8 @@ __all__ = [
     "Prepend",
     "Pretokenizer",
     "Replace",
+    "SentencePieceTokenizer",
+    "SentencePieceVocabulary",
     "StreamDecoder",
     "Strip",
     "StripAccents",
@@ -57,6 +70,8 @@ __all__ = [
     "load_tokenizer",
     "read_clip",
     "read_gpt2",
+    "read_llama2c_vocabulary",
+    "read_sentencepiece",
     "read_tiktoken",
     "write_tiktoken",
 ]

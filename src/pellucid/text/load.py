@@ -16,18 +16,21 @@ from .byte import ByteTokenizer
 from .char import CharTokenizer
 from .hub_read import read_content
 from .rank_files import read_clip, read_folder, read_tiktoken
+from .sentencepiece_tokenizer import SentencePieceTokenizer
 from .tokenizer import Tokenizer
 from .unigram_tokenizer import UnigramTokenizer
 
-_KINDS = {kind.kind: kind for kind in (ByteTokenizer, CharTokenizer, UnigramTokenizer)}
+_KINDS = {kind.kind: kind for kind in (ByteTokenizer, CharTokenizer, UnigramTokenizer, SentencePieceTokenizer)}
 _GZIP = b"\x1f\x8b"
+# A message that begins with a message that begins with text: the first piece of a SentencePiece model.
+_MODEL = re.compile(rb"\n([\x04-\x7f])\n([\x01-\x7f])")
 _RANKS = re.compile(rb"[A-Za-z0-9+/]+=* \d+\r?\n")
 
 
 def load_tokenizer(path: StrPath) -> Tokenizer:
     """The tokenizer in a file that `Tokenizer.save` wrote, or in one of the published formats: Hugging Face's
-    tokenizer.json, tiktoken's ranks (r50k, p50k, cl100k, o200k), CLIP's gzipped merges; or in a folder that has a
-    tokenizer.json, or GPT-2's encoder.json and vocab.bpe.
+    tokenizer.json, tiktoken's ranks (r50k, p50k, cl100k, o200k), CLIP's gzipped merges, a SentencePiece
+    model; or in a folder that has a tokenizer.json, or GPT-2's encoder.json and vocab.bpe.
 
     Raises:
         DataError: missing, damaged or foreign file, unknown type, version or keys, or a part of a tokenizer.json that
@@ -50,6 +53,8 @@ def load_tokenizer(path: StrPath) -> Tokenizer:
         return read_clip(path)
     if _RANKS.match(start):
         return read_tiktoken(path)
+    if (model := _MODEL.match(start)) and model[2] < model[1]:
+        return SentencePieceTokenizer.read(path)
     content = read_json(path, "a tokenizer file")
     hub = "model" in content and "type" not in content
     kind = "" if hub else check_header(content, tuple(_KINDS), Tokenizer.version, where=where, what="a tokenizer file")

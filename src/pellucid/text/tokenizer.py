@@ -21,7 +21,7 @@ import numpy as np
 from ..base.errors import DataError
 from ..base.files import StrPath, canonical_json, check_target, write_json
 from .batch import IdBatch
-from .special import AddedToken, SpecialTokens
+from .special import AddedToken, Piece, SpecialTokens
 
 END_OF_TEXT = "<|endoftext|>"
 """The conventional name (GPT-2's) of the special token between documents."""
@@ -119,6 +119,11 @@ class Tokenizer(ABC):
                 ids.append(np.array([number], np.uint32))
                 offsets.append(np.array([[begin, end]], np.int64))
         return np.concatenate(ids), np.concatenate(offsets)
+
+    def cut_special(self, text: str, *, allowed_special: str | Collection[str]) -> list[Piece]:
+        """Where `encode` would find special tokens: begin and end of every piece of the text, and the id it stands for
+        or None."""
+        return self._added.cut(text, self._added.allowed(allowed_special))
 
     @abstractmethod
     def _encode(self, text: str) -> np.ndarray:

@@ -106,7 +106,7 @@ class UnigramModel:
         return ids.astype(np.int32)
 
     @cached_property
-    def _trie(self) -> np.ndarray:
+    def trie(self) -> np.ndarray:
         order = sorted(self._places)
         starts = np.zeros(len(order) + 1, np.int64)
         np.cumsum([len(piece) for piece in order], out=starts[1:])
@@ -152,7 +152,7 @@ class UnigramModel:
         ids, counts = np.empty(total, np.int32), np.empty(words, np.int64)
         at = np.empty(total if ends else 1, np.int32)
         split, unknown_id = self.byte_fallback, -1 if self.unk_id is None else self.unk_id
-        inputs = [shared(np.ascontiguousarray(a)) for a in (chunks, data, starts, self._trie, self.scores)]
+        inputs = [shared(np.ascontiguousarray(a)) for a in (chunks, data, starts, self.trie, self.scores)]
         outputs = [split, shared(self._byte_ids), unknown_id, shared(ids), shared(at), shared(counts), ends]
         if random is None:
             compiled("unigram").encode(n, 1, *inputs, self._unknown, self.single, *outputs)

@@ -115,7 +115,7 @@ def build_trie(data: np.ndarray, starts: np.ndarray, numbers: np.ndarray) -> np.
             _build(1, 1, *map(shared, (data, starts, numbers, nodes)), *scratch, shared(size))
         else:
             nodes[:] = -1
-            size[0] = 256
+            nodes[0], size[0] = 0, 256
         if size[0] >= 0:
             return nodes[: WORDS * int(size[0])].copy()
         places *= 2

@@ -46,7 +46,7 @@ def _longest(starts, a, b):
 def _best(data, begin, end, nodes, scores, unknown, single, best, length, piece):
     """Fills, for every byte position of a word, the score of the best way there, and its last piece.
 
-    `single`: sums are rounded to float32 as they are stored, and compared in float64 before, as SentencePiece does.
+    `single`: every sum is rounded to float32, as SentencePiece does.
     """
     for k in range(1, end - begin + 1):
         length[k] = 0
@@ -65,9 +65,10 @@ def _best(data, begin, end, nodes, scores, unknown, single, best, length, piece)
             if v >= 0:
                 alone |= j - i == n
                 k, total = j - begin, here + scores[v]
+                if single:
+                    total = np.float64(np.float32(total))
                 if length[k] == 0 or total > best[k]:
-                    best[k] = np.float64(np.float32(total)) if single else total
-                    length[k], piece[k] = j - i, v
+                    best[k], length[k], piece[k] = total, j - i, v
         if not alone:
             k, total = i + n - begin, here + unknown
             if single:
