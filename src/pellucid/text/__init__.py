@@ -22,6 +22,7 @@ from .normalize import (
     StripAccents,
     UnicodeForm,
 )
+from .normalized import NormalizedTokenizer
 from .parts import Parts
 from .pipeline import PipelineTokenizer
 from .pretokenize import Pretokenizer
@@ -50,6 +51,7 @@ __all__ = [
     "Llama2",
     "Llama3",
     "Lowercase",
+    "NormalizedTokenizer",
     "Normalizer",
     "Parts",
     "Persian",

@@ -245,15 +245,20 @@ class Normalizer:
         for every continuation too. 0 where that needs the whole text (a step that knows its ends)."""
         if not self.steps:
             return len(text)
+        return next((at for at in range(len(text) - 1, 0, -1) if self.may_cut(text, at)), 0)
+
+    def may_cut(self, text: str, at: int) -> bool:
+        """Whether `n(text)` is `n(text[:at]) + n(text[at:])`, whatever follows `text`."""
         if not self._local:
-            return 0
-        maps = [step for step in self.steps if isinstance(step, CharsMap)]
-        for at in range(len(text) - 1, 0, -1):
-            c = text[at]
-            # A character that is dropped or replaced could let its neighbours meet.
-            if _begins(c) and self(c) == c and not any(m.continues(c) for m in maps):
-                return at
-        return 0
+            return False
+        c = text[at]
+        # A character that is dropped or replaced could let its neighbours meet.
+        if self(c) != c:
+            return False
+        if c in " \n":
+            # No form joins one to what stands before it; a step that looks for runs of white space might.
+            return not any(isinstance(step, (Replace, CharsMap)) for step in self.steps)
+        return _begins(c) and not any(isinstance(step, CharsMap) and step.continues(c) for step in self.steps)
 
     def to_json(self) -> list[dict[str, Any]]:
         """The steps as JSON objects: `type`, then their settings."""
