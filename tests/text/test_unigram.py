@@ -129,12 +129,36 @@ def test_ties_go_to_the_last_piece_that_begins_first(single: bool) -> None:
 
 
 def test_sums_in_float32() -> None:
-    # The way over "ba" is better by 0.1, which float32 does not hold at 2**24: a tie, and the earlier beginning counts.
-    pieces, scores = [b"bac", b"ba", b"c"], np.array([-(2.0**24), -(2.0**24) + 1, -0.9])
+    # The way over "ba" is better by 0.001, which float32 does not hold at 2**16: a tie, so the earlier beginning counts.
+    pieces, scores = [b"bac", b"ba", b"c"], np.array([-(2.0**16), -(2.0**16) + 1, -0.999])
     for single, ids in ((False, [1, 2]), (True, [0])):
         model = UnigramModel(pieces, scores, byte_fallback=False, unk_id=None, single=single)
         assert model.encode_words(*arrays(["bac"]))[0].tolist() == ids
         assert model.n_best(b"bac", 1)[0][0] == ids
+
+
+# What SentencePiece 0.2.3 gives where sums begin anew beyond 1e5; "?" is unknown.
+FAR = [
+    ({"a": -973354.06, "aa": -2.58, "ab": -3.84, "b": -2.67}, "aaaaa", "a aa aa"),
+    ({"a": -5.41, "aa": -831075.35, "ab": -38994.36, "ba": -593423.37, "bb": -29925.58}, "bbb", "? bb"),
+    ({"a": -10.81, "aaa": -530307.18, "aab": -11.6, "ba": -7.49, "bb": -10.96}, "abbb", "a ? bb"),
+    ({"a": -85986.24, "aa": -9.28, "b": -104141.05, "ba": -5.15, "bb": -3.73}, "ababbb", "a ba b bb"),
+]
+
+
+@pytest.mark.parametrize(("scores", "text", "expected"), FAR)
+def test_sums_that_begin_anew(scores: dict[str, float], text: str, expected: str) -> None:
+    names = ["?", *scores]
+    values = np.array([0.0, *scores.values()], np.float32)
+    model = UnigramModel(
+        [name.encode() for name in names],
+        values,
+        byte_fallback=False,
+        unk_id=0,
+        matched=np.arange(len(names)) > 0,
+        single=True,
+    )
+    assert [names[i] for i in model.encode_words(*arrays([text]))[0]] == expected.split()
 
 
 def test_threads_chunks_and_ends() -> None:

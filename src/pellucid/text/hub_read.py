@@ -125,6 +125,10 @@ def model_of(item: dict[str, Any], added: list[AddedToken], *, byte_level: bool)
     if not isinstance(suffix, str):
         raise refuse("model.end_of_word_suffix", "not a string")
     spellings = _spellings(vocab)
+    for token in added:
+        if vocab.get(token.content, token.id) != token.id:
+            got = f"{token.id} and {vocab[token.content]} for {token.content!r}"
+            raise refuse("added_tokens", "an id other than the vocabulary's", got=got)
     special = {token.id for token in added if token.special}
     tokens: list[bytes | None] = [None] * len(spellings)
     texts: dict[int, str] = {}

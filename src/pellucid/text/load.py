@@ -26,6 +26,8 @@ from .unigram_tokenizer import UnigramTokenizer
 _KINDS = {kind.kind: kind for kind in (ByteTokenizer, CharTokenizer, UnigramTokenizer, SentencePieceTokenizer)}
 _NORMALIZED = {"type": (str,), "version": (int,), "normalizer": (list,), "tokenizer": (dict,)}
 _GZIP = b"\x1f\x8b"
+# A message that begins with a message that begins with text: the first piece of a SentencePiece model.
+_MODEL = re.compile(rb"\n([\x04-\x7f])\n([\x01-\x7f])")
 _RANKS = re.compile(rb"[A-Za-z0-9+/]+=* \d+\r?\n")
 
 
@@ -55,7 +57,7 @@ def load_tokenizer(path: StrPath) -> Tokenizer:
         return read_clip(path)
     if _RANKS.match(start):
         return read_tiktoken(path)
-    if where.endswith(".model"):
+    if (model := _MODEL.match(start)) and model[2] < model[1]:
         return SentencePieceTokenizer.read(path)
     return _tokenizer(read_json(path, "a tokenizer file"), where)
 

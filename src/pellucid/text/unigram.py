@@ -7,8 +7,8 @@ The model knows pieces and their scores (ln p), finds the best segmentation by V
 business: a tokenizer hands over bytes.
 
 Of two segmentations with the same score the one counts whose last piece begins first; SentencePiece and `tokenizers`
-decide so too. Scores are added up from left to right, in float64, or with each sum rounded to float32, as
-SentencePiece does: which of two nearly equal segmentations wins can depend on it.
+decide so too. Scores are added up from left to right, in float64 as `tokenizers` does, or rounding as SentencePiece
+does (`single`): which of two nearly equal segmentations wins can depend on it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class UnigramModel:
         byte_ids: the ids of the 256 bytes; by default those of the pieces <0x00> to <0xFF>.
         matched: which pieces are looked for in text; all by default.
         floor: the smallest score, from which that of the unknown piece follows; of all `matched` pieces by default.
-        single: sums of scores are rounded to float32, as SentencePiece does.
+        single: sums of scores are rounded to float32, and begin anew when they are large, as in SentencePiece 0.2.3.
 
     Raises:
         DataError: no pieces, an empty one, the same twice, a score that is no finite number, no ids for bytes.

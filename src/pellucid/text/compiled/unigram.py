@@ -21,6 +21,7 @@ from .trie import step, value
 __all__ = ["encode", "sample"]
 
 _UNKNOWN = np.int32(-1)
+_FAR = 1e5  # SentencePiece 0.2.3
 
 
 @inlined
@@ -46,14 +47,19 @@ def _longest(starts, a, b):
 def _best(data, begin, end, nodes, scores, unknown, single, best, length, piece):
     """Fills, for every byte position of a word, the score of the best way there, and its last piece.
 
-    `single`: every sum is rounded to float32, as SentencePiece does.
+    `single`: every sum is rounded to float32, as SentencePiece does; and as there, sums begin anew from a place where
+    they are beyond 1e5, so that a long text doesn't lose them in rounding.
     """
     for k in range(1, end - begin + 1):
         length[k] = 0
     best[0] = 0.0
-    i = begin
+    i, reach = begin, np.int64(0)
     while i < end:
         here = best[i - begin]
+        if single and abs(here) > _FAR:
+            for k in range(i - begin + 1, reach + 1):
+                best[k] = np.float64(np.float32(best[k] - here))
+            here = 0.0
         n = min(character_length(data[i]), end - i)
         s, j, alone = np.int64(0), i, False
         while j < end:
@@ -69,8 +75,10 @@ def _best(data, begin, end, nodes, scores, unknown, single, best, length, piece)
                     total = np.float64(np.float32(total))
                 if length[k] == 0 or total > best[k]:
                     best[k], length[k], piece[k] = total, j - i, v
+                reach = max(reach, k)
         if not alone:
             k, total = i + n - begin, here + unknown
+            reach = max(reach, k)
             if single:
                 total = np.float64(np.float32(total))
             if length[k] == 0 or total > best[k]:
