@@ -266,7 +266,7 @@ def test_real_text(real_texts: list[str]) -> None:
         assert ours.decode(ours.encode(text)) == text
 
 
-@pytest.mark.parametrize("name", ["as it is", "space before", "digits"])
+@pytest.mark.parametrize("name", ["as it is", "digits"])
 def test_offsets(name: str, corpus: list[str], tmp_path: Path) -> None:
     content = json.loads(hub_trained(corpus, 600).to_str()) | CHANGES[name]
     (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
