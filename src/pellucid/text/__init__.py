@@ -10,6 +10,7 @@ from .byte import ByteTokenizer
 from .char import CharTokenizer
 from .charsmap import CharsMap
 from .chat import ChatIds, ChatML, ChatTemplate, Llama2, Llama3
+from .gguf import read_gguf_tokenizer
 from .load import load_tokenizer
 from .normalize import (
     CollapseSpaces,
@@ -71,6 +72,7 @@ __all__ = [
     "UnigramTraining",
     "load_tokenizer",
     "read_clip",
+    "read_gguf_tokenizer",
     "read_gpt2",
     "read_llama2c_vocabulary",
     "read_sentencepiece",

@@ -13,8 +13,10 @@ from typing import Any
 
 from ..base.errors import DataError
 from ..base.files import StrPath, check_header, check_keys, read_json, reading
+from ..base.gguf import MAGIC
 from .byte import ByteTokenizer
 from .char import CharTokenizer
+from .gguf import read_gguf_tokenizer
 from .hub_read import read_content
 from .normalize import Normalizer
 from .normalized import NormalizedTokenizer
@@ -33,8 +35,8 @@ _RANKS = re.compile(rb"[A-Za-z0-9+/]+=* \d+\r?\n")
 
 def load_tokenizer(path: StrPath) -> Tokenizer:
     """The tokenizer in a file that `Tokenizer.save` wrote, or in one of the published formats: Hugging Face's
-    tokenizer.json, tiktoken's ranks (r50k, p50k, cl100k, o200k), CLIP's gzipped merges, SentencePiece's .model; or in a
-    folder that has a tokenizer.json, or GPT-2's encoder.json and vocab.bpe.
+    tokenizer.json, tiktoken's ranks (r50k, p50k, cl100k, o200k), CLIP's gzipped merges, SentencePiece's .model, the
+    vocabulary of a GGUF file; or in a folder that has a tokenizer.json, or GPT-2's encoder.json and vocab.bpe.
 
     Raises:
         DataError: missing, damaged or foreign file, unknown type, version or keys, or a part of a tokenizer.json that
@@ -55,6 +57,8 @@ def load_tokenizer(path: StrPath) -> Tokenizer:
         start = file.read(4096)
     if start.startswith(_GZIP):
         return read_clip(path)
+    if start.startswith(MAGIC):
+        return read_gguf_tokenizer(path)
     if _RANKS.match(start):
         return read_tiktoken(path)
     if (model := _MODEL.match(start)) and model[2] < model[1]:
