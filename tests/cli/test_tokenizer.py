@@ -91,6 +91,18 @@ def test_byte_pairs(corpus: Path, tmp_path: Path, run: Run) -> None:
     assert loaded.decode(tokens.ids) == corpus.read_text()
 
 
+def test_normalisers(tmp_path: Path, run: Run, capfd: Output) -> None:
+    (tmp_path / "t.txt").write_text("علي كتاب علی کتاب e\u0301", encoding="utf-8")
+    options = ["--corpus", tmp_path / "t.txt", "--kind", "char", "--out", tmp_path / "t.json"]
+    run("train", *options, "--normalize", "nfc", "persian")
+    assert printed(capfd, "encode", tmp_path / "t.json", "علي") == printed(capfd, "encode", tmp_path / "t.json", "علی")
+    ids = run("encode", tmp_path / "t.json", "كتاب é")["ids"]
+    assert run("decode", tmp_path / "t.json", *ids)["text"] == "کتاب é"
+    assert run("info", tmp_path / "t.json", tmp_path / "t.txt")["corpus"]["tokens"] == 19
+    run("train", *options)
+    assert printed(capfd, "encode", tmp_path / "t.json", "علي") != printed(capfd, "encode", tmp_path / "t.json", "علی")
+
+
 def test_training_on_jsonl_and_folders(corpus: Path, tmp_path: Path, run: Run) -> None:
     lines = [json.dumps({"body": line + "\n"}) for line in corpus.read_text().splitlines()]
     (tmp_path / "c").mkdir()
@@ -234,8 +246,9 @@ def test_a_measurement_is_the_same_in_any_batches(corpus_folder: Path) -> None:
 # --- pellucid train ---------------------------------------------------------------------------------------------------
 
 
-def test_a_run_trains_its_tokenizer(corpus: Path, tmp_path: Path, capfd: Output) -> None:
-    for name in ("a", "b"):
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_run_trains_its_tokenizer(kind: str, corpus: Path, tmp_path: Path, capfd: Output) -> None:
+    for name in ("a", "b") if kind == "unigram" else ("a",):
         options = [
             "--corpus",
             str(corpus),
@@ -244,17 +257,21 @@ def test_a_run_trains_its_tokenizer(corpus: Path, tmp_path: Path, capfd: Output)
             "--train-tokenizer",
             "--tokenizer-vocab",
             "280",
+            *([] if kind == "unigram" else ["--tokenizer", kind]),
         ]
         assert main(["train", *options, *SHORT, "--steps", "2", "--json"]) == 0
     _, err = capfd.readouterr()
-    assert "trained a unigram tokenizer of 280 ids" in err
+    assert f"trained a {kind} tokenizer of 280 ids" in err
     run = open_run(tmp_path / "a")
-    assert (run.tokenizer.kind, run.tokenizer.vocab_size, run.config.model.vocab_size) == ("unigram", 280, 280)
+    assert (run.tokenizer.kind, run.tokenizer.vocab_size, run.config.model.vocab_size) == (kind, 280, 280)
     tokens, held_out = run.tokens()
     assert held_out is not None
     whole = [*tokens.ids.tolist(), *held_out.ids.tolist()]
     assert run.tokenizer.decode(whole) == corpus.read_text()
-    assert (tmp_path / "a" / "tokenizer.json").read_bytes() == (tmp_path / "b" / "tokenizer.json").read_bytes()
+    if kind == "unigram":
+        assert (tmp_path / "a" / "tokenizer.json").read_bytes() == (tmp_path / "b" / "tokenizer.json").read_bytes()
+    assert main(["info", str(tmp_path / "a" / "tokenizer.json")]) == 0
+    assert "vocabulary   280" in capfd.readouterr()[0]
     assert main(["generate", str(tmp_path / "a"), "the sea", "--tokens", "5", "--seed", "1"]) == 0
     assert capfd.readouterr()[0].splitlines()[-1].startswith("the sea")
 

@@ -50,7 +50,7 @@ def test_fingerprints_differ() -> None:
 GOOD = {"type": "char", "version": 1, "characters": "ab", "unknown": False, "special": []}
 NOT = "not a tokenizer file"
 JSON = f"{NOT}: damaged or foreign JSON"
-KINDS = "expected type 'byte' or 'char' or 'unigram' or 'sentencepiece'"
+KINDS = "expected type 'byte' or 'char' or 'unigram' or 'sentencepiece' or 'normalized'"
 CHAR = "a damaged tokenizer file (CharTokenizer"
 BAD = {
     "cut": ('{"type": "byte", "ver', f"{JSON} (Unterminated string starting at: line 1 column 18 (char 17))"),

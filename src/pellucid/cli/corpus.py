@@ -15,7 +15,11 @@ from ..text import (
     BPETokenizer,
     ByteTokenizer,
     CharTokenizer,
+    NormalizedTokenizer,
+    Normalizer,
+    Persian,
     Tokenizer,
+    UnicodeForm,
     UnigramTokenizer,
     load_tokenizer,
 )
@@ -23,6 +27,8 @@ from .progress import Encoding
 
 Kind = Literal["unigram", "bpe", "char", "byte"]
 """Tokenizers that can be made from a text."""
+Form = Literal["nfc", "nfkc", "persian"]
+"""Normalisers that can be put before them."""
 
 TRAINED_IDS = 4096
 """Ids of a tokenizer that `pellucid train` trains, unless another number is asked for."""
@@ -96,20 +102,30 @@ def choose_tokenizer(wanted: str, corpus: Path) -> Tokenizer:
 
 
 def train_tokenizer(
-    kind: Kind, texts: Iterable[str], vocab_size: int, special: Sequence[str], *, flag: str
+    kind: Kind,
+    texts: Iterable[str],
+    vocab_size: int,
+    special: Sequence[str],
+    *,
+    flag: str,
+    normalize: Sequence[Form] = (),
 ) -> Tokenizer:
-    """A new tokenizer of `vocab_size` ids (those of char and byte follow from what they are).
+    """A new tokenizer of `vocab_size` ids (those of char and byte follow from what they are), behind the normalisers
+    named.
 
     Raises:
         DataError: no text, or a size that can't be had from it, in the name of the flag that asked for it.
     """
+    forms = {"nfc": UnicodeForm("NFC"), "nfkc": UnicodeForm("NFKC"), "persian": Persian()}
+    normalizer = Normalizer([forms[name] for name in normalize])
     try:
-        return _trained(kind, texts, vocab_size, special)
+        found = _trained(kind, map(normalizer, texts), vocab_size, special)
     except DataError as error:
         if "smaller than" in error.what or "larger than" in error.what:
             hint = f"raise {flag}" if "smaller" in error.what else f"lower {flag}, or give more text"
             raise DataError(flag, error.what, got=error.got, expected=error.expected, hint=hint) from error
         raise
+    return NormalizedTokenizer(found, normalizer) if normalizer else found
 
 
 def _trained(kind: Kind, texts: Iterable[str], vocab_size: int, special: Sequence[str]) -> Tokenizer:

@@ -15,7 +15,7 @@ from ..base.files import check_target
 from ..data import documents
 from ..text import END_OF_TEXT
 from ..text.measure import measure
-from .corpus import Kind, train_tokenizer, whole_lines
+from .corpus import Form, Kind, train_tokenizer, whole_lines
 from .output import Output, duration, note, size
 from .parse import Flag, parse, told
 
@@ -25,6 +25,7 @@ Examples:
   pellucid tokenizer train --corpus books/ --vocab 8000             a Unigram tokenizer (Kudo 2018)
   pellucid tokenizer train --corpus lines.jsonl --kind bpe          byte-level BPE, as GPT-2 has
   pellucid tokenizer train --corpus book.txt --kind char            one id for each character
+  pellucid tokenizer train --corpus shahnameh.txt --normalize nfc persian
 
 The same text gives the same tokenizer, bit for bit, on any number of threads."""
 
@@ -46,6 +47,9 @@ class TokenizerTrainCommand:
     """Ids, special tokens included."""
     special: tuple[str, ...] = (END_OF_TEXT,)
     """Special tokens: names that no text can spell."""
+    normalize: tuple[Form, ...] = ()
+    """What is done to every text before, in this order: Unicode's forms nfc or nfkc; persian (Arabic yeh, kaf and
+    digits become Persian ones, vowel signs go). None by default: then every text comes back as it was."""
     field: str = "text"
     """Key of the text in JSONL lines, or the column of a parquet file."""
     pattern: Annotated[str | None, Off, told("text files of every kind", "GLOB")] = None
@@ -68,7 +72,9 @@ def train(arguments: list[str]) -> int:
     note(f"reading {options.corpus} ({size(found.bytes_total)})")
     began = time.perf_counter()
     texts = whole_lines(found)
-    tokenizer = train_tokenizer(options.kind, texts, options.vocab or 8000, options.special, flag="--vocab")
+    tokenizer = train_tokenizer(
+        options.kind, texts, options.vocab or 8000, options.special, flag="--vocab", normalize=options.normalize
+    )
     seconds = time.perf_counter() - began
     tokenizer.save(options.out)
     sample = islice(documents(options.corpus, field=options.field, pattern=options.pattern), _SAMPLE)

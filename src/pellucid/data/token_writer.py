@@ -158,11 +158,10 @@ def encoded(
     """Ids of the documents, a batch at a time, with `eos` after each document."""
     began, tokens, done = time.perf_counter(), 0, 0
     source = documents if isinstance(documents, Documents) else None
-    for pieces, read in _pieces(documents, tokenizer):
-        ids, starts = _encode(tokenizer, pieces)
-        ends = np.array([piece.ends for piece in pieces], np.bool_)
-        out = ids if eos is None else _with_ends(ids, starts, ends, eos)
-        tokens, done = tokens + len(out), done + int(ends.sum())
+    for batch, read in _ready(documents, tokenizer):
+        ids, starts = _encode(tokenizer, batch)
+        out = ids if eos is None else _with_ends(ids, starts, batch.ends, eos)
+        tokens, done = tokens + len(out), done + int(batch.ends.sum())
         yield out
         # By now it has been written.
         if on_progress is not None:
@@ -170,36 +169,39 @@ def encoded(
             on_progress(Encoded(done, tokens, read, total, time.perf_counter() - began))
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A document, or a part of one. number: of the document; position: of its first character; ends: the document."""
+@dataclass(frozen=True)
+class _Batch:
+    """Texts to encode, each a document or a part of one. ends: bool (texts), whether a document ends with it. number:
+    of the first document; position: of its first character here."""
 
-    text: str
+    texts: list[str]
+    ends: np.ndarray
     number: int
     position: int
-    ends: bool
 
 
-def _pieces(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[list[_Piece], int | None]]:
-    """Batches of what can be encoded by now, and how many bytes of the source each took."""
+def _ready(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[_Batch, int | None]]:
+    """Batches of what can be encoded by now, and how many bytes of the source they took."""
     waiting, number, position, read, open_document = "", 0, 0, None, False
     batches = _read_ahead(documents) if isinstance(documents, Documents) else _batches(documents)
     for texts, read in batches:
-        pieces = []
-        for text in texts:
-            open_document = isinstance(text, Continued)
-            if not open_document and not waiting:
-                pieces.append(_Piece(text, number, position, True))
-            else:
-                waiting += text
-                ready = tokenizer.settled(waiting) if open_document else len(waiting)
-                pieces.append(_Piece(waiting[:ready], number, position, not open_document))
-                waiting, position = waiting[ready:], position + ready
-            if not open_document:
-                number, position = number + 1, 0
-        yield pieces, read
+        first, begin = number, position
+        if not open_document and set(map(type, texts)) == {str}:
+            # Whole documents, of which there may be very many.
+            number += len(texts)
+            yield _Batch(texts, np.ones(len(texts), np.bool_), first, 0), read
+            continue
+        pieces, ends = [], np.array([not isinstance(text, Continued) for text in texts])
+        for text, last in zip(texts, ends.tolist(), strict=True):
+            waiting += text
+            ready = len(waiting) if last else tokenizer.settled(waiting)
+            pieces.append(waiting[:ready])
+            waiting, position = waiting[ready:], 0 if last else position + ready
+            number += last
+        open_document = not ends[-1]
+        yield _Batch(pieces, ends, first, begin), read
     if open_document:
-        yield [_Piece(waiting, number, position, True)], read
+        yield _Batch([waiting], np.ones(1, np.bool_), number, position), read
 
 
 def _batches(documents: Iterable[str]) -> Iterator[tuple[list[str], int | None]]:
@@ -226,19 +228,20 @@ def _read_ahead(documents: Documents) -> Iterator[tuple[list[str], int | None]]:
             yield batch
 
 
-def _encode(tokenizer: Tokenizer, pieces: list[_Piece]) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of all pieces, and where those of each begin."""
+def _encode(tokenizer: Tokenizer, batch: _Batch) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of all texts, and where those of each begin."""
     try:
-        found = tokenizer.encode_batch([piece.text for piece in pieces])
+        found = tokenizer.encode_batch(batch.texts)
     except DataError as refusal:
         # Which of them it was: they are encoded once more, one by one.
-        for piece in pieces:
+        number, position = batch.number, batch.position
+        for text, last in zip(batch.texts, batch.ends.tolist(), strict=True):
             try:
-                tokenizer.encode(piece.text)
+                tokenizer.encode(text)
             except DataError as error:
-                where = f"document {piece.number}"
-                where += f", text from character {piece.position} on" if piece.position else ""
+                where = f"document {number}" + (f", text from character {position} on" if position else "")
                 raise DataError(where, f"can't be encoded ({error})") from error
+            number, position = number + last, 0 if last else position + len(text)
         raise refusal
     return found.ids, found.starts
 

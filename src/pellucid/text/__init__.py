@@ -10,6 +10,7 @@ from .byte import ByteTokenizer
 from .char import CharTokenizer
 from .charsmap import CharsMap
 from .chat import ChatIds, ChatML, ChatTemplate, Llama2, Llama3
+from .gguf import read_gguf_tokenizer
 from .load import load_tokenizer
 from .normalize import (
     CollapseSpaces,
@@ -22,6 +23,7 @@ from .normalize import (
     StripAccents,
     UnicodeForm,
 )
+from .normalized import NormalizedTokenizer
 from .parts import Parts
 from .pipeline import PipelineTokenizer
 from .pretokenize import Pretokenizer
@@ -50,6 +52,7 @@ __all__ = [
     "Llama2",
     "Llama3",
     "Lowercase",
+    "NormalizedTokenizer",
     "Normalizer",
     "Parts",
     "Persian",
@@ -69,6 +72,7 @@ __all__ = [
     "UnigramTraining",
     "load_tokenizer",
     "read_clip",
+    "read_gguf_tokenizer",
     "read_gpt2",
     "read_llama2c_vocabulary",
     "read_sentencepiece",

@@ -29,6 +29,6 @@ def spelled(raw: bytes) -> str:
 def unspelled(text: str) -> bytes | None:
     """The bytes of a spelling; None for text with a character outside the alphabet."""
     try:
-        return bytes([BYTES[character] for character in text])
+        return bytes(map(BYTES.__getitem__, text))
     except KeyError:
         return None

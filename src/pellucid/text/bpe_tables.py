@@ -30,10 +30,10 @@ def merges_of(pairs: Sequence[tuple[bytes, bytes]], ids: dict[bytes, int], where
 
     Raises DataError for an empty part, one without an id, and a result without an id.
     """
-    merges = np.empty((len(pairs), 3), np.int32)
+    found: list[tuple[int, int, int]] = []
     for rank, (left, right) in enumerate(pairs):
         try:
-            merges[rank] = ids[left], ids[right], ids[left + right]
+            found.append((ids[left], ids[right], ids[left + right]))
         except KeyError as error:
             shown = f"{left!r} + {right!r}"
             raise DataError(
@@ -41,7 +41,7 @@ def merges_of(pairs: Sequence[tuple[bytes, bytes]], ids: dict[bytes, int], where
             ) from None
         if not left or not right:
             raise DataError(where, f"merge {rank} with an empty token", got=f"{left!r} + {right!r}")
-    return merges, np.arange(len(pairs), dtype=np.int64)
+    return np.array(found, np.int32).reshape(-1, 3), np.arange(len(pairs), dtype=np.int64)
 
 
 def merges_by_parts(

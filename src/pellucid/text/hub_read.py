@@ -103,6 +103,8 @@ def _added(items: Any) -> list[AddedToken]:
         found = record(item, _ADDED, "added_tokens")
         if found["single_word"]:
             raise refuse("added_tokens", "single_word is not supported", got=repr(found["content"]))
+        if not isinstance(found["content"], str):
+            raise refuse("added_tokens", "content that is no string", got=repr(found["content"])[:60])
         if type(found["id"]) is not int or not 0 <= found["id"] < MOST_TOKENS:
             raise refuse("added_tokens", "not an id", got=repr(found["id"]))
         normalized = not found["special"] if found["normalized"] is None else found["normalized"]
@@ -121,19 +123,27 @@ def model_of(item: dict[str, Any], added: list[AddedToken], *, byte_level: bool)
         raise refuse("model.dropout", "random merges are not supported", got=found["dropout"])
     if found["continuing_subword_prefix"]:
         raise refuse("model.continuing_subword_prefix", "not supported", got=repr(found["continuing_subword_prefix"]))
+    for key in ("fuse_unk", "byte_fallback", "ignore_merges"):
+        if not isinstance(found[key], bool | None):
+            raise refuse(f"model.{key}", "neither true nor false", got=repr(found[key])[:60])
     vocab, suffix = found["vocab"], found["end_of_word_suffix"] or ""
     if not isinstance(suffix, str):
         raise refuse("model.end_of_word_suffix", "not a string")
     spellings = _spellings(vocab)
+    for token in added:
+        if vocab.get(token.content, token.id) != token.id:
+            got = f"{token.id} and {vocab[token.content]} for {token.content!r}"
+            raise refuse("added_tokens", "an id other than the vocabulary's", got=got)
     special = {token.id for token in added if token.special}
     tokens: list[bytes | None] = [None] * len(spellings)
     texts: dict[int, str] = {}
     byte_ids = _byte_ids(vocab) if found["byte_fallback"] else None
     fallen = set(byte_ids or ())
+    raws: dict[str, bytes | None] = {}
     for number, text in enumerate(spellings):
         if text is None:
             continue
-        raw = _raw(text, suffix, byte_level)
+        raw = raws[text] = _raw(text, suffix, byte_level)
         if number in special or number in fallen or not raw:
             texts[number] = text
         else:
@@ -146,7 +156,7 @@ def model_of(item: dict[str, Any], added: list[AddedToken], *, byte_level: bool)
         tokens[vocab[unknown]] = None
     model = BPEModel(
         tokens,
-        _merges(found["merges"], suffix, byte_level),
+        _merges(found["merges"], raws),
         characters=not byte_level,
         suffix=suffix.encode(),
         byte_ids=byte_ids,
@@ -194,19 +204,19 @@ def _byte_ids(vocab: dict[str, int]) -> list[int]:
     return [vocab[f"<0x{byte:02X}>"] for byte in range(256)]
 
 
-def _merges(items: Any, suffix: str, byte_level: bool) -> list[tuple[bytes, bytes]]:
+def _merges(items: Any, raws: dict[str, bytes | None]) -> list[tuple[bytes, bytes]]:
+    """The pairs as bytes; `raws` are those of the vocabulary's tokens."""
     if not isinstance(items, list):
         raise refuse("model.merges", "not a list")
     merges = []
     for rank, item in enumerate(items):
         pair = item.split(" ") if isinstance(item, str) else item
-        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], str):
             raise refuse("model.merges", f"merge {rank} is not a pair of tokens", got=repr(item)[:60])
-        if any(map(has_surrogate, pair)):
-            raise refuse("model.merges", f"half a surrogate pair in merge {rank}")
-        left, right = (_raw(part, suffix, byte_level) for part in pair)
+        left, right = raws.get(pair[0]), raws.get(pair[1])
         if left is None or right is None:
-            raise refuse("model.merges", f"merge {rank} of characters that stand for no byte", got=repr(item)[:60])
+            what = f"merge {rank} of a token that is not in the vocabulary, or stands for no bytes"
+            raise refuse("model.merges", what, got=repr(item)[:60])
         merges.append((left, right))
     return merges
 

@@ -29,6 +29,16 @@ _JAMO = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff]")
 # A pattern of these parts means the same in every regular-expression engine, `\s` aside, which is spelled out.
 _PLAIN_PATTERN = re.compile(r"(?:(?:\\s|\\[^\w\s]|[^\\.^$|?*+()\[\]{}])(?:[+*?]|\{\d{1,3}(?:,\d{0,3})?\})?)+")
 
+# Capitals of Unicode 15 to 17, which `str.lower` of an older Python leaves as they are, with their small letters.
+_NEW_SMALL = {
+    **{chr(c): chr(c + 1) for c in (0x1C89, 0xA7CC, 0xA7CE, 0xA7D2, 0xA7D4, 0xA7DA)},
+    "\ua7cb": "\u0264",
+    "\ua7dc": "\u019b",
+    **{chr(0x10D50 + i): chr(0x10D70 + i) for i in range(22)},
+    **{chr(0x16EA0 + i): chr(0x16EBB + i) for i in range(25)},
+}
+_NEW_CAPITALS = re.compile(f"[{''.join(_NEW_SMALL)}]")
+
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 Digits = Literal["persian", "latin"]
 
@@ -74,7 +84,9 @@ class Lowercase(_Local):
     kind: ClassVar[str] = "lowercase"
 
     def __call__(self, text: str) -> str:
-        return text.replace("Σ", "σ").lower()
+        if not text.isascii():
+            text = _NEW_CAPITALS.sub(lambda m: _NEW_SMALL[m[0]], text.replace("Σ", "σ"))
+        return text.lower()
 
 
 @dataclass(frozen=True)
@@ -233,15 +245,20 @@ class Normalizer:
         for every continuation too. 0 where that needs the whole text (a step that knows its ends)."""
         if not self.steps:
             return len(text)
+        return next((at for at in range(len(text) - 1, 0, -1) if self.may_cut(text, at)), 0)
+
+    def may_cut(self, text: str, at: int) -> bool:
+        """Whether `n(text)` is `n(text[:at]) + n(text[at:])`, whatever follows `text`."""
         if not self._local:
-            return 0
-        maps = [step for step in self.steps if isinstance(step, CharsMap)]
-        for at in range(len(text) - 1, 0, -1):
-            c = text[at]
-            # A character that is dropped or replaced could let its neighbours meet.
-            if _begins(c) and self(c) == c and not any(m.continues(c) for m in maps):
-                return at
-        return 0
+            return False
+        c = text[at]
+        # A character that is dropped or replaced could let its neighbours meet.
+        if self(c) != c:
+            return False
+        if c in " \n":
+            # No form joins one to what stands before it; a step that looks for runs of white space might.
+            return not any(isinstance(step, (Replace, CharsMap)) for step in self.steps)
+        return _begins(c) and not any(isinstance(step, CharsMap) and step.continues(c) for step in self.steps)
 
     def to_json(self) -> list[dict[str, Any]]:
         """The steps as JSON objects: `type`, then their settings."""
