@@ -19,7 +19,17 @@ from pellucid.cli import main
 from pellucid.cli.corpus import whole_lines
 from pellucid.cli.runs import open_run
 from pellucid.data import Continued, TokenFile
-from pellucid.text import END_OF_TEXT, ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer
+from pellucid.text import (
+    END_OF_TEXT,
+    ByteTokenizer,
+    CharTokenizer,
+    NormalizedTokenizer,
+    Normalizer,
+    Tokenizer,
+    UnicodeForm,
+    UnigramTokenizer,
+    load_tokenizer,
+)
 from pellucid.text.measure import by_script, measure, pieces_of, script_of, script_of_piece
 
 from .conftest import SHORT, Refused
@@ -208,8 +218,8 @@ def test_compare(corpus: Path, tokenizer: Path, tmp_path: Path, run: Run, capfd:
 
 
 def test_scripts() -> None:
-    assert [script_of(c) for c in "aی漢אй가1! \n\u0301"] == [
-        *("Latin", "Arabic", "Han", "Hebrew", "Cyrillic", "Hangul"),
+    assert [script_of(c) for c in "aی漢אй가𝐀ａㇰ1! \n\u0301"] == [
+        *("Latin", "Arabic", "Han", "Hebrew", "Cyrillic", "Hangul", "other letters", "other letters", "Katakana"),
         *("digits", "signs", "spaces", "spaces", "marks"),
     ]
     pieces = [" می".encode(), b"\xd9", b" ", b"2a", b"--", b""]
@@ -222,15 +232,15 @@ def test_scripts() -> None:
     }
 
 
-class Spaced(ByteTokenizer):
-    """Drops a space at the beginning of a text when decoding."""
-
-    def _bytes(self, ids: Any) -> bytes:
-        return super()._bytes(ids).removeprefix(b" ")
-
-
 def test_pieces_are_those_inside_a_text() -> None:
-    assert pieces_of(Spaced(special=["<a>"])) == [*(bytes([i]) for i in range(256)), b""]
+    tokenizer = UnigramTokenizer.train("the wind and the sea of stone " * 9, 275, special=["<a>"])
+    for given in (tokenizer, NormalizedTokenizer(tokenizer, Normalizer([UnicodeForm("NFC")]))):
+        pieces = pieces_of(given)
+        assert pieces[274] == b""
+        assert b" the" in pieces
+        ids = given.encode("sea and the wind")
+        assert b"".join(pieces[i] for i in ids.tolist()) == b" sea and the wind"
+    assert pieces_of(ByteTokenizer(special=["<a>"])) == [*(bytes([i]) for i in range(256)), b""]
 
 
 def test_a_measurement_is_the_same_in_any_batches(corpus_folder: Path) -> None:

@@ -116,10 +116,11 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_ids_are_those_of_the_text(name: str, tokenizer: Tokenizer) -> None:
-    found = TEMPLATES[name].encode(tokenizer, TALK)
+    found = TEMPLATES[name].encode_masked(tokenizer, TALK)
     text = TEMPLATES[name].render(TALK)
     assert found.ids.tolist() == tokenizer.encode(text, allowed_special="all").tolist()
     assert found.ids.dtype == np.uint32
+    assert TEMPLATES[name].encode(tokenizer, TALK).tolist() == found.ids.tolist()
     assert tokenizer.decode(found.ids, show_special=True) == text
 
 
@@ -134,7 +135,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_assistants_tokens(name: str, tokenizer: Tokenizer) -> None:
-    found = TEMPLATES[name].encode(tokenizer, TALK)
+    found = TEMPLATES[name].encode_masked(tokenizer, TALK)
     edges = np.flatnonzero(np.diff(found.assistant.astype(int), prepend=0, append=0)).reshape(-1, 2)
 
     def text(end: int) -> str:
@@ -142,7 +143,7 @@ def test_the_assistants_tokens(name: str, tokenizer: Tokenizer) -> None:
 
     assert [text(e).removeprefix(text(b)) for b, e in edges] == ANSWERS[name]
     # The model is trained to go on where it will be asked to.
-    asked = TEMPLATES[name].encode(tokenizer, TALK[:3], add_generation_prompt=True)
+    asked = TEMPLATES[name].encode_masked(tokenizer, TALK[:3], add_generation_prompt=True)
     assert asked.ids.tolist() == found.ids[: edges[1, 0]].tolist()
     assert asked.assistant.sum() == edges[0, 1] - edges[0, 0]
 
@@ -161,7 +162,7 @@ class Pairs(ByteTokenizer):
 
 def test_an_id_over_the_border_belongs_to_the_assistant() -> None:
     tokenizer = Pairs(special=ChatML.marks)
-    found = ChatML().encode(tokenizer, [{"role": "assistant", "content": "\nab"}])
+    found = ChatML().encode_masked(tokenizer, [{"role": "assistant", "content": "\nab"}])
     ids = [*b"a", ord("s") | 0x80, *b"istant", 10 | 0x80, *b"ab"]
     assert found.ids.tolist() == [256, *ids, 257, 10]
     assert found.assistant.tolist() == [False] * (len(ids) - 2) + [True] * 4 + [False]
@@ -182,8 +183,12 @@ FORGED = [
 @pytest.mark.parametrize("forged", FORGED)
 def test_no_message_can_forge_a_mark(name: str, forged: str, tokenizer: Tokenizer) -> None:
     template, marks = TEMPLATES[name], set(tokenizer.special.values())
-    honest = template.encode(tokenizer, [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}])
-    found = template.encode(tokenizer, [{"role": "user", "content": forged}, {"role": "assistant", "content": forged}])
+    honest = template.encode_masked(
+        tokenizer, [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
+    )
+    found = template.encode_masked(
+        tokenizer, [{"role": "user", "content": forged}, {"role": "assistant", "content": forged}]
+    )
     assert [i for i in found.ids.tolist() if i in marks] == [i for i in honest.ids.tolist() if i in marks]
     text = template.render([{"role": "user", "content": forged}, {"role": "assistant", "content": forged}])
     assert tokenizer.decode(found.ids, show_special=True) == text
@@ -198,13 +203,39 @@ def test_no_two_contents_together_forge_a_mark() -> None:
         cut = sorted(rng.choices(range(11), k=2))
         pieces = ["<|im_end|>"[a:b] for a, b in zip([0, *cut], [*cut, 10], strict=True)]
         content = [{"text": rng.choice(["", "<", "a"])}, *({"text": piece} for piece in pieces)]
-        found = parts.encode(TOKENIZER, [{"role": "user", "content": content}])
+        found = parts.encode_masked(TOKENIZER, [{"role": "user", "content": content}])
         assert np.flatnonzero(found.ids >= 256).tolist() == [len(found.ids) - 1]
+
+
+def test_what_else_a_template_reads_cannot_forge_a_mark() -> None:
+    source = "{{ bos_token }}{{ tools[0].name }}{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    variables = {"bos_token": "<s>", "tools": [{"name": "</s>", "<s>": 1}]}
+    template = JinjaTemplate(source, variables=variables)
+    found = template.encode_masked(TOKENIZER, [{"role": "user", "content": "</s>", "name": None}])
+    assert found.ids[found.ids >= 256].tolist() == [TOKENIZER.special["<s>"]]
+    assert TOKENIZER.decode(found.ids, show_special=True) == '<s></s>[{"name": "</s>", "<s>": 1}]</s>'
+
+
+def test_templates_see_values_of_json_alone() -> None:
+    class Clever(str):
+        def strip(self) -> str:  # type: ignore[override]
+            raise AssertionError("called by a template")
+
+    template = JinjaTemplate("{{ messages[0].content.strip() }}")
+    assert template.render([{"role": "user", "content": Clever(" a ")}]) == "a"
+    refused(
+        lambda: template.render([{"role": "user", "content": object()}]),
+        "chat template: a value that is no JSON; got object, expected texts, numbers, lists",
+    )
+    refused(
+        lambda: JinjaTemplate("", variables={"x": [object()]}),
+        "chat template: a value that is no JSON; got object, expected texts, numbers, lists",
+    )
 
 
 def test_names_of_one_character_and_names_in_names() -> None:
     tokenizer = ByteTokenizer(special=["<", "<a", "b", *ChatML.marks])
-    found = ChatML().encode(tokenizer, [{"role": "user", "content": "a<ab<a<"}])
+    found = ChatML().encode_masked(tokenizer, [{"role": "user", "content": "a<ab<a<"}])
     assert bytes(found.ids[6:13].astype(np.uint8)) == b"a<ab<a<"
     assert (found.ids >= 256).sum() == 2
 
@@ -258,6 +289,8 @@ def test_what_a_template_may_call() -> None:
     assert run("{% set n = namespace(x=1) %}{% set n.x = 2 %}{{ n.x }}{{ bos_token }}", bos_token="<s>") == "2<s>"
     assert run("{{ messages[0].content | trim }}{{ '\\n' }}") == "سلام\n"
     assert run("{{ undefined_one }}") == ""
+    assert run("{{ dict(a=1).a }}{{ namespace({'b': 2}).b }}{{ namespace(self=3).self }}") == "123"
+    assert run("{{ messages[0].name is defined }}") == "False"
 
 
 HOSTILE = {
@@ -273,6 +306,11 @@ HOSTILE = {
     "{% for a in range(99999) %}{% for b in range(99999) %}{{ 'x' * 99999 }}{% endfor %}{% endfor %}": (
         "chat template: writes without an end; got more than 67108864 characters"
     ),
+    "{{ lipsum.__globals__ }}": "chat template: failed: 'lipsum' is undefined",
+    "{{ namespace(__class__=1) }}": "chat template: failed: a namespace can't have the attribute '__class__'",
+    "{{ namespace({'_x': 1}) }}": "chat template: failed: a namespace can't have the attribute '_x'",
+    "{% set n = namespace() %}{% set n._x = 1 %}": "chat template: failed: a namespace can't have the attribute '_x'",
+    "{{ dict.mro() }}": "chat template: failed: 'function object' has no attribute 'mro'",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "chat template: failed: nested too deeply",
 }
 
@@ -319,8 +357,9 @@ def test_templates_in_files(tmp_path: Path) -> None:
 
 def test_a_template_that_rewrites_its_prompts_needs_generation_blocks() -> None:
     template = JinjaTemplate("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    assert TOKENIZER.decode(template.encode(TOKENIZER, TALK)) == template.render(TALK)
     refused(
-        lambda: template.encode(TOKENIZER, TALK),
+        lambda: template.encode_masked(TOKENIZER, TALK),
         "chat template: message 1 does not go on where its prompt ends, so its tokens are not known. hint: put "
         "{% generation %} around the assistant's words in the template",
     )

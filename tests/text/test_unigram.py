@@ -129,7 +129,7 @@ def test_ties_go_to_the_last_piece_that_begins_first(single: bool) -> None:
 
 
 def test_sums_in_float32() -> None:
-    # The way over "ba" is better by 0.001, which float32 does not hold at 2**16: a tie, so the earlier beginning counts.
+    # The way over "ba" is better by 0.001, which float32 does not hold at 2**16: a tie, so what begins first counts.
     pieces, scores = [b"bac", b"ba", b"c"], np.array([-(2.0**16), -(2.0**16) + 1, -0.999])
     for single, ids in ((False, [1, 2]), (True, [0])):
         model = UnigramModel(pieces, scores, byte_fallback=False, unk_id=None, single=single)

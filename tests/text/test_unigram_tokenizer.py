@@ -14,7 +14,6 @@ from pellucid.base.errors import ConfigError, DataError
 from pellucid.base.rng import Generator
 from pellucid.device import pool
 from pellucid.text import END_OF_TEXT, UnigramTokenizer, UnigramTraining, load_tokenizer
-from pellucid.text.unigram_train import digamma
 from pellucid.text.words import count_words, split_words
 
 ENGLISH = """First Citizen: Before we proceed any further, hear me speak.
@@ -86,6 +85,14 @@ def test_round_trip(tokenizer: UnigramTokenizer) -> None:
     assert tokenizer.decode_bytes(range(256))[1:] == bytes(range(1, 256))
     with pytest.raises(DataError, match=r"^UnigramTokenizer\.encode: character 2 is half a surrogate pair"):
         tokenizer.encode("a\n\ud800")
+
+
+def test_a_batch_of_many_chunks(tokenizer: UnigramTokenizer) -> None:
+    texts = [*(ENGLISH.split("\n") * 1500), "", PERSIAN * 2000, *random_texts(50), ""]
+    batch = tokenizer.encode_batch(texts)
+    for i in [*range(0, len(texts) - 60, 997), *range(len(texts) - 60, len(texts))]:
+        assert np.array_equal(batch[i], tokenizer.encode(texts[i]))
+    assert tokenizer.encode_batch([]).ids.tolist() == []
 
 
 def test_a_word_looks_the_same_wherever_it_stands(tokenizer: UnigramTokenizer) -> None:
@@ -253,11 +260,3 @@ def test_bad_vocabularies() -> None:
     refused(f"{where}: not a number for each piece; got 1 scores, expected 2", ["a", "b"], [0.0])
     refused(f"{where}: not a number for each piece; got 1 scores, expected 1", ["a"], ["x"])
     refused("UnigramModel: the score of piece 97 is no finite number; got nan", ["a"], [float("nan")])
-
-
-def test_digamma() -> None:
-    # psi(1) = -gamma, psi(1/2) = -gamma - 2 ln 2, psi(x + 1) = psi(x) + 1 / x.
-    gamma = 0.5772156649015329
-    assert digamma(np.array([1.0, 0.5])) == pytest.approx([-gamma, -gamma - 2 * np.log(2)], abs=1e-10)
-    x = np.geomspace(0.01, 1e6, 50)
-    assert digamma(x + 1) == pytest.approx(digamma(x) + 1 / x, rel=1e-9, abs=1e-10)

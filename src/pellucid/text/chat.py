@@ -6,15 +6,15 @@ could become the name of a special token is exchanged for a stand-in (a characte
 nowhere); names that are found in the result are then the template's own, and the stand-ins are turned back in what is
 encoded as ordinary text.
 
-Ids are those of the whole text, as other libraries give them, not of messages encoded one by one. `encode` also says
-which tokens the assistant is to produce: its words and the end of its turn.
+Ids are those of the whole text, as other libraries give them, not of messages encoded one by one. `encode_masked` also
+says which tokens the assistant is to produce: its words and the end of its turn.
 """
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ from .tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
 Spans = list[tuple[int, int]]
+Put = Callable[[Any], Any]
 
 # Supplementary Private Use Area-B: nobody's characters, and none that a template could look for.
 _STAND_INS = range(0x100000, 0x10FFFE)
@@ -53,16 +54,31 @@ class ChatTemplate(ABC):
         Raises:
             DataError: messages the template can't express.
         """
-        return self._render(_checked(messages), add_generation_prompt)[0]
+        return self._render(_checked(messages), add_generation_prompt, plain, spans=False)[0]
 
     def encode(
         self, tokenizer: Tokenizer, messages: Sequence[Message], *, add_generation_prompt: bool = False
-    ) -> ChatIds:
-        """The conversation as ids. Names of special tokens in messages are text like any other.
+    ) -> np.ndarray:
+        """The conversation as ids, uint32. Names of special tokens in messages are text like any other.
 
         Raises:
             DataError: as `render`, and for a vocabulary without the template's marks.
         """
+        return self._encode(tokenizer, messages, add_generation_prompt, spans=False).ids
+
+    def encode_masked(
+        self, tokenizer: Tokenizer, messages: Sequence[Message], *, add_generation_prompt: bool = False
+    ) -> ChatIds:
+        """The same ids, and which of them the assistant is to produce: for training on conversations.
+
+        Raises:
+            DataError: as `encode`, and for a template that doesn't tell.
+        """
+        return self._encode(tokenizer, messages, add_generation_prompt, spans=True)
+
+    def _encode(
+        self, tokenizer: Tokenizer, messages: Sequence[Message], add_generation_prompt: bool, *, spans: bool
+    ) -> ChatIds:
         if missing := [mark for mark in self.marks if mark not in tokenizer.special]:
             raise DataError(
                 type(self).__name__,
@@ -72,12 +88,12 @@ class ChatTemplate(ABC):
                 hint="use the tokenizer of the model the template belongs to",
             )
         hidden = Hidden(tokenizer.special, strings_in([list(messages), self._own_text()]))
-        text, spans = self._render(_checked([hidden.put(m) for m in messages]), add_generation_prompt)
+        text, places = self._render(_checked(messages, hidden.put), add_generation_prompt, hidden.put, spans=spans)
         parts, flags = [np.empty(0, np.uint32)], [np.empty(0, np.bool_)]
         for begin, end, number in tokenizer.cut_special(text, allowed_special="all"):
             if number is not None:
                 parts.append(np.array([number], np.uint32))
-                flags.append(np.array([any(b <= begin < e for b, e in spans)]))
+                flags.append(np.array([any(b <= begin < e for b, e in places)]))
                 continue
             ids = _ordinary(tokenizer, hidden.restore(text[begin:end]), begin == 0)
 
@@ -87,7 +103,7 @@ class ChatTemplate(ABC):
                 return _equal(_ordinary(tokenizer, hidden.restore(text[begin:at]), begin == 0), ids)
 
             flag = np.zeros(len(ids), np.bool_)
-            for b, e in spans:
+            for b, e in places:
                 if b < end and e > begin:
                     flag[tokens(b) : tokens(e)] = True
             parts.append(ids)
@@ -95,8 +111,11 @@ class ChatTemplate(ABC):
         return ChatIds(np.concatenate(parts), np.concatenate(flags))
 
     @abstractmethod
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> tuple[str, Spans]:
-        """The text, and begin and end of everything in it that the assistant is to produce."""
+    def _render(
+        self, messages: Sequence[Message], add_generation_prompt: bool, put: Put, *, spans: bool
+    ) -> tuple[str, Spans]:
+        """The text; with `spans` also begin and end of everything in it that the assistant is to produce. `put` has
+        been applied to the messages; what else is not the template's own goes through it too."""
 
     def _own_text(self) -> object:
         """Whatever of the template's own text holds characters nobody else may use."""
@@ -138,14 +157,8 @@ class Hidden:
         self._find = re.compile(f"[{first}](?={follow})") if self._names else re.compile("(?!)")
 
     def put(self, value: Any) -> Any:
-        """A message with stand-ins in each of its texts, keys included."""
-        if isinstance(value, str):
-            return self._find.sub(lambda m: self._to[m[0]], value)
-        if isinstance(value, Mapping):
-            return {self.put(key): self.put(inner) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.put(inner) for inner in value]
-        return value
+        """`plain` of a value, with stand-ins in each of its texts, keys included."""
+        return plain(value, lambda text: self._find.sub(lambda m: self._to[m[0]], text))
 
     def restore(self, text: str) -> str:
         """The text as it was."""
@@ -168,7 +181,9 @@ class ChatML(ChatTemplate):
 
     marks: tuple[str, ...] = ("<|im_start|>", "<|im_end|>")
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> tuple[str, Spans]:
+    def _render(
+        self, messages: Sequence[Message], add_generation_prompt: bool, put: Put, *, spans: bool
+    ) -> tuple[str, Spans]:
         built = _Builder()
         for message in _written(messages):
             built.add(f"<|im_start|>{message['role']}\n")
@@ -183,7 +198,9 @@ class Llama3(ChatTemplate):
 
     marks: tuple[str, ...] = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> tuple[str, Spans]:
+    def _render(
+        self, messages: Sequence[Message], add_generation_prompt: bool, put: Put, *, spans: bool
+    ) -> tuple[str, Spans]:
         built = _Builder()
         built.add("<|begin_of_text|>")
         for message in _written(messages):
@@ -200,7 +217,9 @@ class Llama2(ChatTemplate):
     marks: tuple[str, ...] = ("<s>", "</s>")
     forbidden: ClassVar[tuple[str, ...]] = ("[INST]", "[/INST]", "<<SYS>>", "<</SYS>>")
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> tuple[str, Spans]:
+    def _render(
+        self, messages: Sequence[Message], add_generation_prompt: bool, put: Put, *, spans: bool
+    ) -> tuple[str, Spans]:
         for i, message in enumerate(_written(messages)):
             for mark in self.forbidden:
                 if mark in message["content"]:
@@ -246,8 +265,24 @@ class _Builder:
         return "".join([*self._parts, last]), self._spans
 
 
-def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages as dictionaries. Raises DataError for one without a role."""
+def plain(value: Any, text: Callable[[str], str] = str) -> Any:
+    """A value of JSON's kinds, built anew: a template gets no object whose methods could do anything. `text` is applied
+    to every string. Raises DataError for a value of another kind."""
+    if isinstance(value, str):
+        return text(str(value))
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {plain(key, text): plain(inner, text) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner, text) for inner in value]
+    raise DataError(
+        "chat template", "a value that is no JSON", got=type(value).__name__, expected="texts, numbers, lists"
+    )
+
+
+def _checked(messages: Sequence[Message], put: Put = plain) -> list[dict[str, Any]]:
+    """The messages as dictionaries, without keys of None. Raises DataError for one without a role."""
     found = []
     for i, message in enumerate(messages):
         where = f"message {i}"
@@ -256,7 +291,7 @@ def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
         role = message.get("role")
         if not isinstance(role, str) or not re.fullmatch(r"[\w.-]+", role):
             raise DataError(where, "no role", got=repr(role), expected="a word, such as 'user'")
-        found.append(dict(message))
+        found.append({put(key): put(inner) for key, inner in message.items() if inner is not None})
     return found
 
 

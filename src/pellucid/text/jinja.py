@@ -17,14 +17,16 @@ from datetime import datetime
 from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from ..base.errors import DataError
 from ..base.files import StrPath, read_json, reading
-from .chat import ChatTemplate, Message, Spans, stand_ins, strings_in
+from .chat import ChatTemplate, Message, Put, Spans, plain, stand_ins, strings_in
 
 LARGEST = 1 << 26
 """Characters a template may write."""
@@ -55,8 +57,8 @@ class JinjaTemplate(ChatTemplate):
         variables: what it reads beside the messages: `bos_token`, `eos_token`, `tools`, `enable_thinking`.
         now: the time `strftime_now` tells.
 
-    Tokens of the assistant, for `encode`, are those in `{% generation %}` blocks. Without such blocks they are found by
-    comparison: what a conversation adds to the prompt that asks for it.
+    Tokens of the assistant, for `encode_masked`, are those in `{% generation %}` blocks. Without such blocks they are
+    found by comparison: what a conversation adds to the prompt that asks for it.
 
     Raises:
         DataError: a template with a mistake; each method, for one that refuses the messages or does what it may not.
@@ -71,13 +73,18 @@ class JinjaTemplate(ChatTemplate):
     ) -> None:
         self.source = source
         self._marked = _GENERATION.search(source) is not None
-        self._variables = dict(variables or {})
+        self._variables: dict[str, Any] = plain(variables or {})
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
         environment.filters["tojson"] = _tojson
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda form: now().strftime(form)
+        environment.globals = {
+            "range": environment.globals["range"],
+            "namespace": _Namespace,
+            "dict": lambda *pairs, **items: dict(*pairs, **items),
+            "raise_exception": _raise_exception,
+            "strftime_now": lambda form: now().strftime(form),
+        }
         try:
             self._template = environment.from_string(source)
         except TemplateSyntaxError as error:
@@ -119,14 +126,16 @@ class JinjaTemplate(ChatTemplate):
     def _own_text(self) -> object:
         return [self.source, self._variables]
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> tuple[str, Spans]:
-        text, spans = self._run(messages, add_generation_prompt)
-        if self._marked:
-            return text, spans
+    def _render(
+        self, messages: Sequence[Message], add_generation_prompt: bool, put: Put, *, spans: bool
+    ) -> tuple[str, Spans]:
+        text, places = self._run(messages, add_generation_prompt, put)
+        if self._marked or not spans:
+            return text, places
         for i, message in enumerate(messages):
             if message.get("role") == "assistant":
-                before = self._run(messages[:i], True)[0]
-                after = self._run(messages[: i + 1], False)[0]
+                before = self._run(messages[:i], True, put)[0]
+                after = self._run(messages[: i + 1], False, put)[0]
                 if not after.startswith(before) or not text.startswith(before):
                     raise DataError(
                         _WHERE,
@@ -135,17 +144,15 @@ class JinjaTemplate(ChatTemplate):
                     )
                 # What stands behind the end of the turn, a line break as a rule, nobody has to produce.
                 end = len(after.rstrip())
-                spans.append((len(before), end if text.startswith(after[:end]) else len(before)))
-        return text, spans
+                places.append((len(before), end if text.startswith(after[:end]) else len(before)))
+        return text, places
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
-        return self._run(list(messages), add_generation_prompt)[0]
-
-    def _run(self, messages: Sequence[Message], add_generation_prompt: bool) -> tuple[str, Spans]:
+    def _run(self, messages: Sequence[Message], add_generation_prompt: bool, put: Put) -> tuple[str, Spans]:
+        # The names of special tokens are the only variables that may bring some.
+        given = {name: v if name.endswith("_token") else put(v) for name, v in self._variables.items()}
+        values: dict[str, Any] = {**given, "messages": messages, "add_generation_prompt": add_generation_prompt}
+        opens, closes = values[_MARKS] = stand_ins(strings_in([values, self.source]), 2)
         parts, length = [], 0
-        values = {**self._variables, "messages": messages, "add_generation_prompt": add_generation_prompt}
-        marks = stand_ins(strings_in([values, self.source]), 2)
-        values[_MARKS] = marks
         try:
             for part in self._template.generate(values):
                 parts.append(part)
@@ -157,7 +164,22 @@ class JinjaTemplate(ChatTemplate):
         except _FAULTS as error:
             reason = "nested too deeply" if isinstance(error, RecursionError) else str(error) or type(error).__name__
             raise DataError(_WHERE, f"failed: {reason}") from error
-        return _unmarked("".join(parts), *marks)
+        return _unmarked("".join(parts), opens, closes)
+
+
+class _Namespace(Namespace):
+    """Jinja's own, but for names that begin with an underscore, which could reach what is Python's."""
+
+    def __init__(*args: Any, **items: Any) -> None:
+        self, *pairs = args
+        Namespace.__init__(self)
+        for name, value in dict(*pairs, **items).items():
+            self[name] = value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if str(name).startswith("_"):
+            raise SecurityError(f"a namespace can't have the attribute {name!r}")
+        super().__setitem__(name, value)
 
 
 class _Generation(Extension):

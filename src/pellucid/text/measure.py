@@ -15,13 +15,33 @@ from functools import cache
 
 import numpy as np
 
+from ..base.errors import DataError
+from .normalized import NormalizedTokenizer
+from .started import StartedTokenizer
 from .tokenizer import Tokenizer
 
 _TOGETHER = 1 << 20  # characters encoded at a time
 _PARTS = "parts of characters"
 _KINDS = {"N": "digits", "P": "signs", "S": "signs", "Z": "spaces", "C": "spaces", "M": "marks"}
 # Where the first word of a character's name isn't its script.
-_SCRIPTS = {"CJK": "Han", "HANGUL": "Hangul"}
+_SCRIPTS = (
+    {"CJK": "Han"}
+    | dict.fromkeys(
+        (
+            "BLACK-LETTER",
+            "DOUBLE",
+            "FEMININE",
+            "FULLWIDTH",
+            "HALFWIDTH",
+            "MASCULINE",
+            "MATHEMATICAL",
+            "MICRO",
+            "MODIFIER",
+        ),
+        "other letters",
+    )
+    | dict.fromkeys(("ALEF", "BET", "DALET", "GIMEL", "INFORMATION", "OTHER", "SCRIPT", "TURNED"), "other letters")
+)
 
 
 @dataclass(frozen=True)
@@ -72,16 +92,19 @@ def measure(tokenizer: Tokenizer, texts: Iterable[str]) -> Measured:
 
 
 def pieces_of(tokenizer: Tokenizer) -> list[bytes]:
-    """The bytes each id stands for inside a text; none for special tokens."""
+    """The bytes each id stands for inside a text; none for special tokens and for ids without a meaning."""
+    inner = tokenizer.inner if isinstance(tokenizer, NormalizedTokenizer) else tokenizer
     special = set(tokenizer.special.values())
     pieces = []
-    for number in range(tokenizer.vocab_size):
+    for number, one in enumerate(np.arange(tokenizer.vocab_size).reshape(-1, 1)):
         if number in special:
             pieces.append(b"")
-        else:
-            # Behind itself, since some tokenizers drop a space where a text begins.
-            alone = tokenizer.decode_bytes([number])
-            pieces.append(tokenizer.decode_bytes([number, number])[len(alone) :])
+            continue
+        try:
+            # Not as the first of a text, where some kinds drop a space.
+            pieces.append(inner._started(one, False)[0] if isinstance(inner, StartedTokenizer) else inner._bytes(one))
+        except DataError:
+            pieces.append(b"")
     return pieces
 
 
@@ -113,8 +136,8 @@ def script_of(c: str) -> str:
     """The script of a letter, by its name; the kind of any other character."""
     if not c.isalpha():
         return _KINDS.get(unicodedata.category(c)[0], "signs")
-    word = unicodedata.name(c, "OTHER").split()[0].split("-")[0]
-    return _SCRIPTS.get(word, word.capitalize())
+    word = unicodedata.name(c, "OTHER").split()[0]
+    return _SCRIPTS.get(word) or word.split("-")[0].capitalize()
 
 
 def _batches(texts: Iterable[str]) -> Iterable[list[str]]:

@@ -12,7 +12,7 @@ whatever the order of the texts and the number of threads.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -146,11 +146,8 @@ class _Pieces:
         does, as a sparse Dirichlet prior would.
         """
         expected = np.zeros((_BLOCKS, len(self)), np.float64)
-        objective = np.zeros(_BLOCKS, np.float64)
-        arrays = [shared(a) for a in (self._trie, self._scores)]
-        compiled("unigram_train").expect(
-            _BLOCKS, 1, *corpus.arrays(), *arrays, self._longest, shared(expected), shared(objective)
-        )
+        arrays = [shared(self._trie), shared(np.exp(self._scores)), self._longest, shared(expected)]
+        compiled("unigram_train").expect(_BLOCKS, 1, *corpus.arrays(), *arrays)
         total = expected.sum(axis=0)
         kept = self._required | (total >= _RARE)
         if kept.sum() < fewest:
@@ -193,17 +190,16 @@ def _in_a_row(parts: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(b"".join(parts), np.uint8), starts
 
 
-def _characters(words: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Code points of all words in a row, and the word of each."""
-    codes = np.frombuffer(b"".join(words).decode("utf-8").encode("utf-32-le"), "<u4")
-    data, starts = _in_a_row(words)
+def _characters(data: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The code points of words in a row, the word of each, and the byte each begins at (and the end)."""
+    codes = np.frombuffer(data.tobytes().decode("utf-8").encode("utf-32-le"), "<u4")
     begins = np.flatnonzero((data & 0xC0) != 0x80)
-    return codes, np.searchsorted(starts, begins, side="right") - 1
+    return codes, np.searchsorted(starts, begins, side="right") - 1, np.append(begins, len(data))
 
 
 def _alphabet(words: dict[bytes, int], coverage: float) -> tuple[str, str]:
     """The characters that get a piece, the most frequent first until `coverage` is reached, and those that don't."""
-    codes, word = _characters(list(words))
+    codes, word, _ = _characters(*_in_a_row(list(words)))
     kinds, which = np.unique(codes, return_inverse=True)
     counts = np.zeros(len(kinds), np.int64)
     np.add.at(counts, which, np.fromiter(words.values(), np.int64, len(words))[word])
@@ -232,52 +228,56 @@ def _candidates(corpus: _Corpus, alphabet: str, options: UnigramTraining) -> tup
     """The pieces training begins with, sorted; the weight of each, count x characters; and which are characters.
 
     The alphabet, and substrings of words of up to `longest_piece` characters that occur twice, without those that the
-    same character always follows: the inner nodes of the suffix tree. They are found length by length: a substring
-    can only occur twice if the shorter one that it begins with does.
+    same character always follows: the inner nodes of the suffix tree.
     """
-    words = [corpus.data[a:b].tobytes() for a, b in zip(corpus.starts[:-1], corpus.starts[1:], strict=True)]
-    codes, word = _characters(words)
+    codes, word, begins = _characters(corpus.data, corpus.starts)
     kinds, which = np.unique(codes, return_inverse=True)
-    ends = np.append(word[1:] != word[:-1], True)
-    # One place behind each word, where no substring goes on.
-    places = np.arange(len(codes)) + word
-    single = np.full(len(codes) + len(words), -1, np.int32)
-    single[places] = which
-    weights = np.zeros(len(single), np.int64)
-    weights[places] = corpus.counts[word]
-    text = np.full(len(single), ord("\0"), "<u4")
-    text[places] = codes
-    del ends
-    counts = np.bincount(single[places], weights=weights[places], minlength=len(kinds)).astype(np.int64)
-    found: list[tuple[int, int, int]] = []
-    gram = single.copy()
-    first = np.zeros(len(kinds), np.int64)
-    table = np.empty(1 << (2 * len(single)).bit_length(), np.int32)
-    for length in range(2, options.longest_piece + 2):
-        n = int((gram >= 0).sum())
-        if not n:
-            break
-        table = table[: 1 << (2 * n).bit_length()]
-        table[:] = -1
-        keys, more, at = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
-        kept, size = np.ones(len(counts), np.bool_), np.empty(1, np.int64)
-        arrays = (gram, single, weights)
-        results = (counts, table, keys, more, at, kept, size)
-        compiled("unigram_train").seeds(1, 1, *map(shared, arrays), length, *map(shared, results))
-        if length > 2:
-            useful = np.flatnonzero(kept & (counts > 1))
-            found += zip(counts[useful].tolist(), [length - 1] * len(useful), first[useful].tolist(), strict=True)
-        counts, first = more[: int(size[0])], at[: int(size[0])]
-    raw = text.tobytes()
-    strings = [(raw[4 * at : 4 * (at + n)].decode("utf-32-le").encode("utf-8"), n * c) for c, n, at in found]
-    strings.sort(key=lambda item: (-item[1], item[0]))
-    weight = dict(strings[: max(0, options.candidates - len(alphabet))])
-    letters = np.bincount(which, weights=corpus.counts[word]).astype(np.int64)
-    sizes = dict(zip(kinds.astype("<u4").tobytes().decode("utf-32-le"), letters.tolist(), strict=True))
+    totals = np.bincount(which, weights=corpus.counts[word]).astype(np.int64).tolist()
+    names = [name.encode("utf-8") for name in kinds.astype("<u4").tobytes().decode("utf-32-le")]
     required = {character.encode("utf-8") for character in alphabet}
-    weight.update({character.encode("utf-8"): sizes[character] for character in alphabet})
+    raw = corpus.data.tobytes()
+    found: list[tuple[bytes, int]] = []
+    for length, counts, first in _repeats(which, word, corpus.counts, options.longest_piece):
+        places = zip(begins[first].tolist(), begins[first + length].tolist(), (counts * length).tolist(), strict=True)
+        found += [(raw[begin:end], weight) for begin, end, weight in places]
+    if len(found) + len(required) > options.candidates:
+        found = sorted(found, key=lambda item: (-item[1], item[0]))[: max(0, options.candidates - len(required))]
+    weight = dict(found)
+    weight.update({name: total for name, total in zip(names, totals, strict=True) if name in required})
     pieces = sorted(weight)
     return pieces, np.array([weight[p] for p in pieces], np.float64), np.array([p in required for p in pieces])
+
+
+def _repeats(
+    which: np.ndarray, word: np.ndarray, counts: np.ndarray, longest: int
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Substrings of 2 to `longest` characters that occur twice and are not always followed by the same character:
+    their length, the count of each, and its first character.
+
+    which: the number of each character's kind; word: the word it is in; counts: of the words. They are found length by
+    length: a substring can only occur twice if the shorter one that it begins with does.
+    """
+    # One place behind each word, where no substring goes on: character k is at place k + its word.
+    places = np.arange(len(which)) + word
+    single = np.full(len(which) + len(counts), -1, np.int32)
+    weights = np.zeros(len(single), np.int64)
+    single[places], weights[places] = which, counts[word]
+    shorter = np.bincount(which, weights=counts[word]).astype(np.int64)
+    gram, first = single.copy(), np.zeros(len(shorter), np.int64)
+    # One length more than asked for, which tells what always goes on.
+    for length in range(2, longest + 2):
+        n = int((gram >= 0).sum())
+        if not n:
+            return
+        table = np.full(1 << (2 * n).bit_length(), -1, np.int32)
+        keys, found, at = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+        kept, size = np.ones(len(shorter), np.bool_), np.empty(1, np.int64)
+        arrays, results = (gram, single, weights), (shorter, table, keys, found, at, kept, size)
+        compiled("unigram_train").seeds(1, 1, *map(shared, arrays), length, *map(shared, results))
+        if length > 2:
+            useful = kept & (shorter > 1)
+            yield length - 1, shorter[useful], np.searchsorted(places, first[useful])
+        shorter, first = found[: int(size[0])], at[: int(size[0])]
 
 
 def digamma(x: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ __all__ = ["best_counts", "expect", "losses", "seeds"]
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _HIGH = np.uint64(32)
+_STEP, _SMALL = 2.0**200, 2.0**-200
 
 
 @kernel
@@ -72,62 +73,78 @@ def _longest(starts, a, b):
     return longest
 
 
-@kernel
-def expect(lo, hi, blocks, data, starts, frequency, nodes, scores, longest, expected, objective):
-    """The E step over blocks lo to hi-1: expected[b, v] += frequency of a word x the probability that piece v is used
-    at some place, summed over places; objective[b] += frequency x ln p(word). `longest`: bytes of the longest piece.
+@inlined
+def _rescale(values, k, last):
+    """Multiplies values k to last by _STEP."""
+    for i in range(k, last + 1):
+        values[i] *= _STEP
 
-    With before[i], the ln of the summed probability of all ways to byte i, and rest[i] of those from it:
-    p(piece v from i to j) = exp(before[i] + scores[v] + rest[j] - before[end]).
+
+@kernel
+def expect(lo, hi, blocks, data, starts, frequency, nodes, shares, longest, expected):
+    """The E step over blocks lo to hi-1: expected[b, v] += frequency of a word x the probability that piece v is used
+    at some place, summed over places. shares: the probability of each piece; longest: bytes of the longest one.
+
+    With before[i], the summed probability of all ways to byte i, and rest[i] of those from it to the end,
+    p(piece v from i to j) = before[i] shares[v] rest[j] / before[end].
+    Both are kept as multiples of powers of _STEP, so that long words don't end in zeros: wherever a value gets small,
+    it and all that are still needed are multiplied, and how often is counted.
     """
     for block in range(lo, hi):
         a, b = blocks[block], blocks[block + 1]
         room = _longest(starts, a, b) + 1
-        before, rest = np.empty(room), np.empty(room)
+        before, rest, times = np.empty(room), np.empty(room), np.empty(room, np.int32)
         edges = room * min(room, longest)
         piece, left, right = np.empty(edges, np.int32), np.empty(edges, np.int32), np.empty(edges, np.int32)
         for word in range(a, b):
             begin, n = starts[word], starts[word + 1] - starts[word]
             for k in range(n + 1):
-                before[k], rest[k] = -math.inf, -math.inf
-            before[0], rest[n] = 0.0, 0.0
-            m = 0
+                before[k], rest[k] = 0.0, 0.0
+            before[0], rest[n] = 1.0, 1.0
+            m, scale, reach = 0, 0, np.int64(0)
             for i in range(n):
                 # Nothing ends inside a character, so no piece is looked for there.
-                if before[i] == -math.inf:
+                if before[i] == 0.0:
                     continue
-                s, j = np.int64(0), i
+                if before[i] < _SMALL:
+                    _rescale(before, i, reach)
+                    scale += 1
+                times[i] = scale
+                s, j, here = np.int64(0), i, before[i]
                 while j < n:
                     s = step(nodes, s, data[begin + j])
                     if s < 0:
                         break
                     j += 1
                     v = value(nodes, s)
-                    if v >= 0 and scores[v] > -math.inf:
+                    if v >= 0:
                         piece[m], left[m], right[m] = v, i, j
                         m += 1
-                        before[j] = _log_add(before[j], before[i] + scores[v])
-            if before[n] == -math.inf:
+                        before[j] += here * shares[v]
+                reach = max(reach, j)
+            if before[n] == 0.0:
                 continue
-            whole, times = before[n], np.float64(frequency[word])
+            weight, whole = np.float64(frequency[word]) / before[n], scale
+            scale, last = 0, n
             for e in range(m - 1, -1, -1):
-                far = rest[right[e]]
-                if far == -math.inf:
+                v, i, far = np.int64(piece[e]), np.int64(left[e]), rest[right[e]]
+                if i < last:
+                    # rest[last] is complete now; what is above is needed as far as a piece reaches.
+                    if 0.0 < rest[last] < _SMALL:
+                        _rescale(rest, last, min(n, last + longest))
+                        scale += 1
+                        far = rest[right[e]]
+                    last = i
+                if far == 0.0:
                     continue
-                v, i = np.int64(piece[e]), np.int64(left[e])
-                here = scores[v] + far
-                rest[i] = _log_add(rest[i], here)
-                expected[block, v] += times * math.exp(before[i] + here - whole)
-            objective[block] += times * whole
-
-
-@inlined
-def _log_add(a, b):
-    """ln(e**a + e**b) for a finite b."""
-    if a == -math.inf:
-        return b
-    top = max(a, b)
-    return top + math.log1p(math.exp(min(a, b) - top))
+                here = shares[v] * far
+                rest[i] += here
+                here *= before[i] * weight
+                for _ in range(whole - times[i] - scale):
+                    here *= _STEP
+                for _ in range(times[i] + scale - whole):
+                    here *= _SMALL
+                expected[block, v] += here
 
 
 @inlined
@@ -146,7 +163,7 @@ def _best_path(data, begin, n, nodes, scores, whole, best, length, piece):
                 break
             j += 1
             v = value(nodes, s)
-            if v >= 0 and scores[v] > -math.inf and (whole or j - i < n):
+            if v >= 0 and (whole or j - i < n):
                 total = best[i] + scores[v]
                 if length[j] == 0 or total > best[j]:
                     best[j], length[j], piece[j] = total, j - i, v
