@@ -180,6 +180,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         }
     },
     "one word": {"pre_tokenizer": BYTE_LEVEL},
+    "always a space": {"normalizer": {"type": "Prepend", "prepend": " "}},
     "small letters": {"normalizer": {"type": "Lowercase"}},
     "added": {
         "added_tokens": [

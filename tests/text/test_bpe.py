@@ -14,7 +14,7 @@ import pytest
 from pellucid.base.errors import DataError
 from pellucid.base.rng import Generator
 from pellucid.device import pool
-from pellucid.text import END_OF_TEXT, BPEModel, BPETokenizer, Normalizer, Parts, Persian, Pretokenizer
+from pellucid.text import END_OF_TEXT, BPEModel, BPETokenizer, Normalizer, Parts, Persian, Pretokenizer, load_tokenizer
 from pellucid.text.alphabet import ORDER, spelled, unspelled
 from pellucid.text.batch import utf8_batch
 from pellucid.text.patterns import PATTERNS, SIMPLE
@@ -213,6 +213,22 @@ def test_spaces_written_as_marks() -> None:
     assert offsets.tolist() == [[0, 1], [1, 2], [2, 4], [4, 5]]
     decoder = marked.stream_decoder()
     assert [decoder.push(i) for i in (3, 3, 0)] == ["a", " a", " "]
+
+
+def test_a_space_before_every_text(tmp_path: Path) -> None:
+    texts = ["cat", " cat", "a cat", "", " ", "\ncat", "  cat"]
+    made = BPETokenizer.train(texts * 3, 260, space_before=True)
+    made.save(tmp_path / "t.json")
+    loaded = load_tokenizer(tmp_path / "t.json")
+    assert loaded.fingerprint() == made.fingerprint()
+    assert made.encode("cat").tolist() == made.encode("a cat").tolist()[-1:] == [258]
+    for text in texts:
+        ids = made.encode(text)
+        assert made.decode(ids) == loaded.decode(ids) == text
+        assert loaded.encode(text).tolist() == ids.tolist()
+        decoder = made.stream_decoder()
+        assert "".join(map(decoder.push, ids)) + decoder.finish() == text
+    assert made.encode_offsets("cat a")[1].tolist() == [[0, 3], [3, 4], [4, 5]]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import ClassVar
 from ..base.errors import DataError
 from .bpe import BPEModel
 from .bpe_train import distinct_words, learn_merges
+from .normalize import Normalizer, Prepend
 from .parts import Parts
 from .patterns import DROP_SPACE, pattern_named
 from .pipeline import PipelineTokenizer
@@ -35,6 +36,7 @@ class BPETokenizer(PipelineTokenizer):
         pattern: str = "gpt2",
         special: Sequence[str] = (),
         min_frequency: int = 2,
+        space_before: bool = False,
     ) -> BPETokenizer:
         """A byte-level vocabulary of `vocab_size` ids, special tokens included, for `texts`, which are read once.
 
@@ -46,6 +48,8 @@ class BPETokenizer(PipelineTokenizer):
             pattern: how text is cut into words: a name in `PATTERNS`, "clip" excepted.
             special: names of special tokens, which get the last ids.
             min_frequency: how often a pair must occur to be merged.
+            space_before: every text is encoded with a space before it, which `decode` takes away, so that its first
+                word looks like every other one. Worth it where texts are short.
 
         Raises:
             DataError: no text, half a surrogate pair in it, or a vocabulary smaller than the 256 bytes and the special
@@ -58,8 +62,15 @@ class BPETokenizer(PipelineTokenizer):
         if not isinstance(min_frequency, int) or min_frequency < 1:
             raise DataError(where, "not a count", got=min_frequency, expected="min_frequency of 1 or more")
         ids = numbered(where, special, vocab_size - len(special))
-        words = distinct_words([texts] if isinstance(texts, str) else texts, cut, where)
+        texts = [texts] if isinstance(texts, str) else texts
+        normalizer = Normalizer([Prepend(" ")] if space_before else [])
+        words = distinct_words(map(normalizer, texts) if space_before else texts, cut, where)
         tokens, merges = learn_merges(words, vocab_size - len(special), min_frequency=min_frequency, where=where)
-        parts = Parts(model=BPEModel(tokens, merges), pretokenizer=Pretokenizer(cuts=(cut,)))
+        parts = Parts(
+            model=BPEModel(tokens, merges),
+            pretokenizer=Pretokenizer(cuts=(cut,)),
+            normalizer=normalizer,
+            strip_space=space_before,
+        )
         added = [AddedToken(name, number) for name, number in ids.items()]
         return cls(parts, vocab_size=vocab_size, added=added)

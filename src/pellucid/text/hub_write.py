@@ -139,9 +139,11 @@ def _cut(pattern: Pattern) -> dict[str, Any]:
 
 
 def _decoder(parts: Parts) -> dict[str, Any] | None:
-    if parts.byte_level:
-        return _byte_level(add_prefix_space=True, use_regex=True)
     items: list[dict[str, Any]] = []
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    if parts.byte_level:
+        items.append(_byte_level(add_prefix_space=True, use_regex=True))
+        return _sequence([*items, strip] if parts.strip_space else items, "decoders")
     if isinstance(parts.model, BPEModel) and parts.model.suffix:
         items.append({"type": "BPEDecoder", "suffix": parts.model.suffix.decode()})
     if parts.unmark:
@@ -150,7 +152,7 @@ def _decoder(parts: Parts) -> dict[str, Any] | None:
         items.append({"type": "ByteFallback"})
     items.append({"type": "Fuse"})
     if parts.strip_space:
-        items.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+        items.append(strip)
     return _sequence(items, "decoders")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from ..base.errors import DataError
 from .batch import IdBatch, character_offsets, utf8, utf8_batch
 from .hub_write import content_of
-from .normalize import Lowercase, Persian, StripAccents, UnicodeForm
+from .normalize import Lowercase, Persian, Prepend, StripAccents, UnicodeForm
 from .parts import Parts
 from .special import AddedToken
 from .started import StartedTokenizer
@@ -88,11 +88,13 @@ class PipelineTokenizer(StartedTokenizer):
 
     def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         parts, where = self.parts, f"{type(self).__name__}.encode_offsets"
-        if parts.normalizer(text) != text:
+        normal = parts.normalizer(text)
+        # What stands before the text can be counted off; any other change can't.
+        if normal != text and not all(isinstance(step, Prepend) for step in parts.normalizer.steps):
             raise DataError(where, "offsets of a text that the normaliser changes", hint="normalise it first")
         if parts.pretokenizer.collapse:
             raise DataError(where, "offsets of a text whose white space is collapsed")
-        prepared = parts.pretokenizer.rewrite(text, first=True)
+        prepared = parts.pretokenizer.rewrite(normal, first=True)
         data = np.frombuffer(utf8(prepared, where), np.uint8)
         words = parts.pretokenizer.cut(data, np.array([0, len(data)]))
         ids, begin, end = self._places(words.data, words.starts, where)

@@ -39,8 +39,9 @@ from .words import chunks_of, joined
 
 _SPACE = "▁"
 _MARK = np.frombuffer(_SPACE.encode(), np.uint8)
+_SPACES = re.compile("  +")
 _INNER = re.compile(f"[^{_SPACE}]{_SPACE}")
-_CHUNK = 1 << 14  # bytes of text one worker takes at a time
+_CHUNK = 1 << 17  # bytes of text one worker takes at a time
 _KEYS = {
     "type": (str,),
     "version": (int,),
@@ -97,29 +98,42 @@ class SentencePieceTokenizer(StartedTokenizer):
         names = sorted((self.vocabulary.pieces[i] for i in self.vocabulary.ids(USER_DEFINED)), key=len, reverse=True)
         return re.compile(f"({'|'.join(map(re.escape, names))})") if names else None
 
+    @cached_property
+    def _plain_ascii(self) -> bool:
+        """Whether the character map leaves printable ASCII as it is."""
+        chars = self.vocabulary.charsmap
+        printable = map(chr, range(0x20, 0x7F))
+        return chars is None or all(chars(c) == c and not chars.continues(c) for c in printable)
+
     def normalize(self, text: str) -> str:
         """The text as the model sees it."""
+        normal = self._spaced(text)
+        return normal.replace(" ", _SPACE) if self.vocabulary.escape_whitespaces else normal
+
+    def _spaced(self, text: str) -> str:
+        """The text normalised, with a space where the model sees "▁"."""
         v = self.vocabulary
         if not text:
             return text
-        normal = text
-        if v.charsmap is not None:
+        if v.charsmap is not None and not (self._plain_ascii and text.isascii() and text.isprintable()):
             if self._user_defined is None:
-                normal = v.charsmap(text)
+                text = v.charsmap(text)
             else:
                 parts = self._user_defined.split(text)
                 parts[::2] = map(v.charsmap, parts[::2])
-                normal = "".join(parts)
+                text = "".join(parts)
         if v.remove_extra_whitespaces:
-            normal = _without_extra_spaces(normal)
-            if not normal:
-                return normal
-        space = _SPACE if v.escape_whitespaces else " "
+            if "  " in text:
+                text = _SPACES.sub(" ", text)
+            text = text.lstrip(" ")
+            if not text:
+                return text
         if v.add_dummy_prefix:
-            normal = " " + normal
-        if v.escape_whitespaces:
-            normal = normal.replace(" ", _SPACE)
-        return normal.rstrip(space) if v.remove_extra_whitespaces else normal
+            text = " " + text
+        if v.remove_extra_whitespaces:
+            # SentencePiece looks for what the spaces have become by then, so a "▁" of the text goes with them.
+            text = text.rstrip(" " + _SPACE if v.escape_whitespaces else " ")
+        return text
 
     @cached_property
     def _matched(self) -> np.ndarray:
@@ -156,14 +170,26 @@ class SentencePieceTokenizer(StartedTokenizer):
         return self._encode_batch([text]).ids
 
     def _encode_batch(self, texts: Sequence[str]) -> IdBatch:
-        try:
-            data, starts = utf8_batch([self.normalize(text) for text in texts], "SentencePieceTokenizer.encode")
-        except DataError:
-            utf8_batch(texts, "SentencePieceTokenizer.encode")  # names the place in the text as it came
-            raise
+        data, starts = self._seen(texts, "SentencePieceTokenizer.encode")
         if self.vocabulary.model == "unigram":
             return IdBatch(*self._model.encode_words(data, starts))
         return self._encode_bpe(data, starts)
+
+    def _seen(self, texts: Sequence[str], where: str) -> tuple[np.ndarray, np.ndarray]:
+        """UTF-8 of the texts as the model sees them, in a row, and where each begins."""
+        parts = list(map(self._spaced, texts))
+        joined = "".join(parts)
+        if self.vocabulary.escape_whitespaces:
+            joined = joined.replace(" ", _SPACE)
+        try:
+            data = np.frombuffer(joined.encode("utf-8"), np.uint8)
+        except UnicodeEncodeError:
+            utf8_batch(texts, where)  # names the place in the text as it came
+            raise
+        starts = np.zeros(len(parts) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=starts[1:])
+        first = np.append(np.flatnonzero((data & 0xC0) != 0x80), len(data))
+        return data, first[starts]
 
     @cached_property
     def _by_word(self) -> bool:
@@ -180,17 +206,22 @@ class SentencePieceTokenizer(StartedTokenizer):
         data = np.frombuffer(b"".join(names) or b"\0", np.uint8)
         return compiled("trie").build_trie(data, starts, np.arange(len(names), dtype=np.int32))
 
+    @cached_property
+    def _bpe_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Scores, which pieces are unused, and the ids of the bytes."""
+        v = self.vocabulary
+        scores = np.array(v.scores, np.float32).astype(np.float64)
+        return scores, np.array(v.types) == UNUSED, np.array(self._byte_ids if v.byte_fallback else [0] * 256, np.int32)
+
     def _encode_bpe(self, data: np.ndarray, starts: np.ndarray) -> IdBatch:
         if not len(data):
             return IdBatch(np.empty(0, np.uint32), starts)
         words = self._word_starts(data, starts) if self._by_word else starts
         chunks = chunks_of(words, _CHUNK)
         ids, counts = np.empty(len(data), np.int32), np.empty(len(words) - 1, np.int64)
-        v, model = self.vocabulary, self._model
-        types = np.array(v.types)
-        scores = np.array(v.scores, np.float32).astype(np.float64)
-        byte_ids = np.array(self._byte_ids if v.byte_fallback else [0] * 256, np.int32)
-        inputs = [shared(a) for a in (chunks, data, words, model.trie, scores, self._cut_out, types == UNUSED)]
+        scores, unused, byte_ids = self._bpe_arrays
+        inputs = [shared(a) for a in (chunks, data, words, self._model.trie, scores, self._cut_out, unused)]
+        v = self.vocabulary
         outputs = [v.byte_fallback, shared(byte_ids), v.unknown, shared(ids), shared(counts)]
         compiled("sentencepiece_bpe").encode(len(chunks) - 1, 1, *inputs, *outputs)
         id_starts = np.concatenate([[0], np.cumsum(counts)])
@@ -214,7 +245,7 @@ class SentencePieceTokenizer(StartedTokenizer):
         Raises DataError for a BPE vocabulary.
         """
         self._only_unigram("sample")
-        data, starts = utf8_batch([self.normalize(text)], "SentencePieceTokenizer.sample")
+        data, starts = self._seen([text], "SentencePieceTokenizer.sample")
         return self._model.sample_words(data, starts, generator=generator, alpha=alpha)[0]
 
     def n_best(self, text: str, n: int) -> list[tuple[list[int], float]]:
@@ -280,8 +311,3 @@ class SentencePieceTokenizer(StartedTokenizer):
         if given["charsmap"] is not None:
             given["charsmap"] = CharsMap(given["charsmap"])
         return cls(SentencePieceVocabulary(**given))
-
-
-def _without_extra_spaces(text: str) -> str:
-    """One space for several, none at the beginning. Those at the end go later, with the "▁"s there."""
-    return re.sub("  +", " ", text).lstrip(" ") if "  " in text else text.lstrip(" ")

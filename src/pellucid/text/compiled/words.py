@@ -12,7 +12,7 @@ import numpy as np
 from ...kernels.cpu.functions import inlined
 from ...kernels.cpu.launch import kernel
 
-__all__ = ["count", "split"]
+__all__ = ["count", "same", "split"]
 
 _BASIS, _PRIME, _MIX = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3), np.uint64(29)
 _LINE = 10
@@ -59,12 +59,12 @@ def split(lo, hi, chunks, data, texts, longest, starts, words, counts):
 
 
 @inlined
-def _same(data, a, b, n):
+def same(data, a, b, n):
     """Whether n bytes from a and from b on are equal."""
-    same = 0
-    while same < n and data[a + same] == data[b + same]:
-        same += 1
-    return same == n
+    i = 0
+    while i < n and data[a + i] == data[b + i]:
+        i += 1
+    return i == n
 
 
 @kernel
@@ -88,7 +88,7 @@ def count(lo, hi, data, starts, table, firsts, counts, size):
                     n += 1
                     break
                 other = np.int64(firsts[found])
-                if starts[other + 1] - starts[other] == end - begin and _same(data, starts[other], begin, end - begin):
+                if starts[other + 1] - starts[other] == end - begin and same(data, starts[other], begin, end - begin):
                     counts[found] += 1
                     break
                 slot = (slot + 1) & mask
