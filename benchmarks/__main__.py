@@ -12,9 +12,10 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from . import decode, dispatch, experts, gemm, kernels, nanogpt, ratios, startup, train, xor
+from . import decode, dispatch, experts, gemm, kernels, nanogpt, ratios, startup, text, train, xor
 from .options import Refused
 from .report import Row, as_json, environment, table
 from .train import MODELS, PRECISIONS, WIDTHS, TrainOptions, parse_shape
@@ -31,6 +32,7 @@ CASES: dict[str, tuple[Callable[[TrainOptions], list[Row]], str]] = {
     "experts": (experts.run, "a training step of a mixture of experts over that of a dense model of its active size"),
     "decode": (decode.run_decode, "tokens after 128 of context, shape of SmolLM2-135M; peer llama.cpp"),
     "prefill": (decode.run_prefill, "a prompt of 512 tokens, same shape; peer llama.cpp"),
+    "tokenizers": (text.run, "a vocabulary trained and encoded with; peers tokenizers and sentencepiece, both at once"),
     "nanogpt": (nanogpt.run, "the whole CPU recipe of nanoGPT on real text, up to its validation loss"),
 }
 
@@ -44,7 +46,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("cases", nargs="*", metavar="case", help="which ones to run; default: all, in the order below")
-    p.add_argument("--peer", choices=("torch", "llama.cpp", "none"), default="none", help="run beside it; default none")
+    peers = ("torch", "llama.cpp", "tokenizers", "none")
+    p.add_argument("--peer", choices=peers, default="none", help="run beside it; default none")
     p.add_argument(
         "--peer-python", metavar="PATH", help="interpreter that has llama-cpp-python and gguf; default: this one"
     )
@@ -84,6 +87,8 @@ def main(argv: list[str] | None = None) -> int:
     peer = None if given.peer == "none" else given.peer
     if peer == "llama.cpp" and not set(given.cases or CASES) <= {"decode", "prefill"}:
         p.error("llama.cpp is the peer of decode and prefill alone: name these cases")
+    if peer == "tokenizers" and given.cases != ["tokenizers"]:
+        p.error("tokenizers is the peer of the case of that name alone: name it")
     options = TrainOptions(
         peer,
         given.data,
@@ -110,6 +115,12 @@ def main(argv: list[str] | None = None) -> int:
             p.error("PyTorch is not installed; `make peers` installs it")
         torch.set_num_threads(options.threads)
         about["torch"] = torch.__version__
+    elif peer == "tokenizers":
+        for name in ("tokenizers", "sentencepiece"):
+            try:
+                about[name] = version(name)
+            except PackageNotFoundError:
+                p.error(f"{name} is not installed; `make peers` installs it")
     print(", ".join(f"{k} {v}" for k, v in about.items()), file=sys.stderr)
     found: list[Row] = []
     try:

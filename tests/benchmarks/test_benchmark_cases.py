@@ -11,9 +11,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import decode, experts, gemm, train, xor
+from benchmarks import decode, experts, gemm, text, train, xor
 from benchmarks.options import Refused
 from pellucid.models import TransformerConfig, TransformerLM
+from pellucid.text import ByteTokenizer
 
 TINY = TransformerConfig(
     61, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=8, d_ff=48, max_seq_len=64, precision="float32"
@@ -110,3 +111,39 @@ def test_xor_starts_at_the_loss_of_its_definition(monkeypatch):
     monkeypatch.undo()
     with pytest.raises(Refused, match="xor: step 0"):
         xor.check({"pellucid": wrong})
+
+
+LINES = [f"the {a} {b} of stone" for a in ("wind", "night", "sea") for b in ("went", "over", "and")] * 3
+
+
+def test_tokenizers_are_checked_and_timed(tiny, monkeypatch):
+    monkeypatch.setattr(text, "lines_of", lambda options, language: LINES)
+    monkeypatch.setattr(text, "SIZE", 280)
+    found = text.run(tiny)
+    assert {(row.what, row.shape) for row in found} == {
+        (f"{what} {kind}", f"{language}, 280 ids")
+        for what in ("train", "encode")
+        for kind in text.KINDS
+        for language in text.TEXTS
+    }
+    assert all(row.more["characters/token"] > 1 and row.p50 > 0 for row in found)
+
+
+def test_a_tokenizer_that_loses_text_is_not_timed():
+    right = ByteTokenizer()
+
+    class Lossy(ByteTokenizer):
+        def _bytes(self, ids):
+            return super()._bytes(ids).replace(b"s", b"")
+
+    class Mixed(ByteTokenizer):
+        def _encode(self, text):
+            return super()._encode(text)[::-1]
+
+    text.check(right, LINES, right)
+    with pytest.raises(Refused, match="tokenizers: byte does not give back 'the wind went of stone'"):
+        text.check(Lossy(), LINES, right)
+    with pytest.raises(Refused, match="tokenizers: in a batch, byte has other ids for 'the wind went of stone'"):
+        text.check(Mixed(), LINES, right)
+    with pytest.raises(Refused, match="tokenizers: trained twice, byte is not the same"):
+        text.check(right, LINES, ByteTokenizer(special=["<a>"]))

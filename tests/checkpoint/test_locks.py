@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from pellucid.base import locks
 from pellucid.base.errors import ConfigError
-from pellucid.checkpoint import lock_folder, locks, storage
+from pellucid.checkpoint import lock_folder, storage
 
 from .helpers import message
 
@@ -94,7 +95,7 @@ def test_a_full_disk_takes_the_note_and_not_the_lock(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(locks.os, "write", full)
+        patch.setattr(os, "write", full)
         with lock_folder(tmp_path), pytest.raises(ConfigError, match="got an unnamed process"):
             take(tmp_path)
     take(tmp_path)

@@ -38,7 +38,8 @@ def out(tmp_path: Path) -> Path:
         (["--versoin"], "pellucid: unknown option '--versoin'. hint: did you mean '--version'?"),
         (
             ["zzz"],
-            "pellucid: unknown command 'zzz'. hint: the commands are train, generate, eval, export, info, doctor, demo",
+            "pellucid: unknown command 'zzz'. hint: the commands are train, generate, eval, export, tokenizer, info, "
+            "doctor, demo",
         ),
         (["train", "--stepz", "3"], "pellucid train: --stepz: unknown option. hint: did you mean --steps?"),
         (
@@ -181,7 +182,10 @@ def test_impossible_options(options: list[str], message: str, corpus: Path, out:
 
 def test_a_missing_tokenizer(corpus: Path, out: Path, refused: Refused) -> None:
     found = refused("train", "--corpus", corpus, "--out", out, "--tokenizer", "bpe", notes=1)
-    assert found == "pellucid train: bpe: no such tokenizer; expected auto, byte, char or a tokenizer file"
+    assert found == (
+        "pellucid train: bpe: no such tokenizer; expected auto, byte, char or a tokenizer file. hint: "
+        "--train-tokenizer --tokenizer bpe trains one"
+    )
 
 
 def test_configuration_files(corpus: Path, out: Path, refused: Refused, tmp_path: Path) -> None:
@@ -299,7 +303,7 @@ def test_token_files(out: Path, refused: Refused, tmp_path: Path) -> None:
     options = ["--corpus", path, "--out", out, "--tokenizer", vocabulary, *TINY]
     assert refused("train", *options, notes=1) == (
         f"pellucid train: {path}: id outside the vocabulary at token 3; got 3, expected 0 to 2. hint: the file was "
-        "made with another tokenizer, or is damaged"
+        "made with another tokenizer, is damaged, or lost its description"
     )
     other = ByteTokenizer()
     TokenFile.write(path, [0, 1, 2, 3] * 100, tokenizer=other)

@@ -159,8 +159,8 @@ def test_a_bad_byte_is_located_across_pieces(size: int, tmp_path: Path, monkeypa
 
 def test_what_is_no_text_at_all(tmp_path: Path) -> None:
     refused(
-        f"{tmp_path}: no text in this folder; expected files that end in .txt, .md, .rst, .py, .jsonl. "
-        "hint: choose the files with a pattern",
+        f"{tmp_path}: no text in this folder; expected files that end in .txt, .md, .rst, .py, .jsonl, "
+        ".parquet. hint: choose the files with a pattern",
         tmp_path,
     )
     refused(

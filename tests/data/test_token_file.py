@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tracemalloc
 from collections.abc import Callable
@@ -138,7 +139,7 @@ def test_vocabulary_check_names_the_first_bad_id(tmp_path: Path) -> None:
     tokens = TokenFile.open(path)
     assert tokens.check_vocabulary(100) == 99
     assert tokens.part(0, 2_500_000).check_vocabulary(50) == 49
-    hint = "hint: the file was made with another tokenizer, or is damaged"
+    hint = "hint: the file was made with another tokenizer, is damaged, or lost its description"
     for part in (tokens, tokens.part(1_000_000)):
         refused(
             lambda part=part: part.check_vocabulary(97),
@@ -216,14 +217,14 @@ def test_bad_files(tmp_path: Path) -> None:
     refused(
         lambda: TokenFile.open(path).check_vocabulary(50_000),
         f"{path}: id outside the vocabulary at token 0; got 1646292820, expected 0 to 49999. hint: the file was made "
-        "with another tokenizer, or is damaged",
+        "with another tokenizer, is damaged, or lost its description",
     )
 
 
 def test_a_cut_file_is_refused_by_its_description(tmp_path: Path) -> None:
     path = tmp_path / "t.bin"
     TokenFile.write(path, list(b"abcdef"), tokenizer=ByteTokenizer())
-    path.write_bytes(path.read_bytes()[:-4])
+    path.write_bytes(path.read_bytes()[:-2])
     refused(
         lambda: TokenFile.open(path),
         f"{path}: the file and its description do not belong together; got 5 tokens, expected 6 by {path}.json. hint: "
@@ -255,7 +256,7 @@ def test_bad_descriptions(tmp_path: Path) -> None:
     good = json.loads(side.read_text())
     what = "not the description of a token file"
     cases: list[tuple[object, str]] = [
-        ({**good, "dtype": "uint16"}, "ids in a format that is not read here; got uint16, expected uint32"),
+        ({**good, "dtype": "int16"}, "ids in a format that is not read here; got int16, expected uint16 or uint32"),
         ({**good, "version": 9}, "a version this library does not read; got 9, expected 1"),
         ({**good, "type": "other"}, f"{what}; got type 'other', expected type 'pellucid-tokens'"),
         ({**good, "count": "6"}, "wrong type of 'count'; got str, expected int"),
@@ -267,6 +268,39 @@ def test_bad_descriptions(tmp_path: Path) -> None:
     side.write_text(json.dumps(good)[:-5])
     with pytest.raises(DataError, match="damaged or foreign JSON"):
         TokenFile.open(path)
+
+
+def test_ids_of_a_small_vocabulary_take_two_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "t.bin"
+    for size, dtype, width in ((256, "uint16", 2), (1 << 16, "uint16", 2), ((1 << 16) + 1, "uint32", 4)):
+        tokenizer = ByteTokenizer(special=[f"<{i}>" for i in range(size - 256)])
+        TokenFile.write(path, [0, 200, size - 1], tokenizer=tokenizer)
+        tokens = TokenFile.open(path)
+        assert path.stat().st_size == 3 * width
+        assert tokens.ids.dtype == np.dtype(dtype)
+        assert tokens.ids.tolist() == [0, 200, size - 1]
+        assert tokens.batch(0, 1, 3).ids.tolist() == [[0, 200, size - 1]]
+        tokens.verify()
+        tokens.check_tokenizer(tokenizer)
+        assert tokens.check_vocabulary(size) == size - 1
+        path.write_bytes(path.read_bytes()[:-1])
+        refused(
+            lambda width=width: TokenFile.open(path),
+            f"{path}: not a token file: its length is not a multiple of {width}; got {3 * width - 1} bytes. hint: "
+            "write it with TokenFile.write; text needs a tokenizer first",
+        )
+
+
+def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    path, tokenizer = tmp_path / "t.bin", ByteTokenizer()
+    path.write_bytes(b"a\0\0\0b\0\0\0")
+    side = {"type": "pellucid-tokens", "version": 1, "dtype": "uint32", "vocab_size": 256, "count": 2}
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    (tmp_path / "t.bin.json").write_text(json.dumps({**side, "tokenizer": tokenizer.fingerprint(), "sha256": sha256}))
+    tokens = TokenFile.open(path)
+    tokens.verify()
+    tokens.check_tokenizer(tokenizer)
+    assert tokens.ids.tolist() == [*b"ab"]
 
 
 def test_an_id_no_model_can_have_is_refused_with_the_batch(tmp_path: Path) -> None:

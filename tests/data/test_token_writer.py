@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +17,8 @@ import numpy as np
 import pytest
 
 from pellucid.base.errors import DataError
-from pellucid.data import Continued, TokenFile, documents, sources
-from pellucid.text import END_OF_TEXT, ByteTokenizer, CharTokenizer
+from pellucid.data import Continued, TokenFile, documents, sources, token_writer
+from pellucid.text import END_OF_TEXT, ByteTokenizer, CharTokenizer, Tokenizer
 
 
 def refused(call: Callable[[], object], message: str) -> None:
@@ -35,7 +36,7 @@ def test_documents_with_an_end_after_each(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "t.bin.json").read_text()) == {
         "type": "pellucid-tokens",
         "version": 1,
-        "dtype": "uint32",
+        "dtype": "uint16",
         "tokenizer": tokenizer.fingerprint(),
         "vocab_size": 257,
         "count": 11,
@@ -53,8 +54,10 @@ def test_a_tokenizer_may_wait_for_what_follows(tmp_path: Path) -> None:
         def settled(self, text: str) -> int:
             return len(text) // 2 * 2
 
-        def encode(self, text: str) -> np.ndarray:
+        def _encode(self, text: str) -> np.ndarray:
             return np.array([sum(text[i : i + 2].encode()) for i in range(0, len(text), 2)], dtype=np.uint32)
+
+        _encode_batch = Tokenizer._encode_batch
 
     texts = ["abcdefg", "hij"]
     for size in (1, 2, 3, 10):
@@ -246,6 +249,128 @@ def test_a_kill_leaves_the_old_file(tmp_path: Path) -> None:
     tokens = TokenFile.open(path)
     tokens.verify()
     assert tokens.ids.tolist() == list(b"old")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
+def test_what_a_killed_writer_left_is_removed_and_a_live_one_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "t.bin"
+    program = (
+        "import sys, time\n"
+        "from pellucid.data import TokenFile\n"
+        "from pellucid.text import ByteTokenizer\n"
+        "def texts():\n"
+        "    yield 'x' * 5_000_000\n"
+        "    print('written', flush=True)\n"
+        "    time.sleep(60)\n"
+        "TokenFile.write_documents(sys.argv[1], texts(), ByteTokenizer())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (temporary,) = tmp_path.iterdir()
+        (tmp_path / ".other.bin.1.00000000.tmp").write_text("another file's")
+        TokenFile.write(path, [1])
+        assert temporary.exists()
+        process.kill()
+    assert temporary.exists()
+    TokenFile.write(path, [2])
+    assert sorted(os.listdir(tmp_path)) == [".other.bin.1.00000000.tmp", "t.bin"]
+
+
+def test_a_kill_at_the_very_end_leaves_no_ids_with_a_wrong_description(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new description is there and the new file hasn't taken its name yet: there must be no old file under it."""
+    path, seen = tmp_path / "t.bin", []
+    TokenFile.write(path, list(b"old"), tokenizer=ByteTokenizer())
+    replace = os.replace
+
+    def watched(source: str, target: str) -> None:
+        seen.append((Path(target).name, path.exists()))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", watched)
+    TokenFile.write(path, [1, 2], tokenizer=ByteTokenizer(special=[f"<{i}>" for i in range(1 << 16)]))
+    assert seen == [("t.bin.json", False), ("t.bin", False)]
+
+
+def test_batches_do_not_show_in_the_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "t.jsonl"
+    texts = ["a", "", "héllo\n", "x" * 50, "", *(f"document {i}" for i in range(30))]
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    tokenizer = ByteTokenizer(special=[END_OF_TEXT])
+    want = [i for text in texts for i in [*text.encode(), 256]]
+    for together in (1, 7, 100, 1 << 20):
+        monkeypatch.setattr(token_writer, "_TOGETHER", together)
+        for given in (texts, documents(source)):
+            TokenFile.write_documents(tmp_path / "t.bin", given, tokenizer, eos=256)
+            assert TokenFile.open(tmp_path / "t.bin").ids.tolist() == want
+
+
+def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, tokenizer, seen = tmp_path / "t.jsonl", ByteTokenizer(special=[END_OF_TEXT]), []
+    source.write_text("".join(json.dumps({"text": "x" * 100}) + "\n" for _ in range(1000)))
+    monkeypatch.setattr(token_writer, "_TOGETHER", 10_000)
+    TokenFile.write_documents(tmp_path / "t.bin", documents(source), tokenizer, eos=256, on_progress=seen.append)
+    assert [e.documents for e in seen] == list(range(100, 1001, 100))
+    assert [e.tokens for e in seen] == list(range(10_100, 101_001, 10_100))
+    assert all(e.bytes_total == source.stat().st_size for e in seen)
+    read = [e.bytes_read for e in seen]
+    assert read == sorted(read)
+    assert read[-1] == seen[-1].bytes_total
+    assert seen[-1].seconds_left == 0
+    assert seen[0].seconds_left > 0
+    TokenFile.write_documents(tmp_path / "t.bin", ["ab", "c"], tokenizer, on_progress=seen.append)
+    assert (seen[-1].documents, seen[-1].tokens) == (2, 3)
+    assert (seen[-1].bytes_read, seen[-1].bytes_total, seen[-1].seconds_left) == (None, None, None)
+
+
+def test_somebody_elses_documents_are_read_in_the_callers_thread(tmp_path: Path) -> None:
+    def texts() -> Iterator[str]:
+        assert threading.current_thread() is threading.main_thread()
+        yield "abc"
+
+    assert TokenFile.write_documents(tmp_path / "t.bin", texts(), ByteTokenizer()) == 3
+
+
+def test_a_bad_line_ends_the_writing_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_writer, "_TOGETHER", 10)
+    source = tmp_path / "t.jsonl"
+    source.write_text('{"text": "0123456789"}\n' * 50 + "{}\n")
+    refused(
+        lambda: TokenFile.write_documents(tmp_path / "t.bin", documents(source), ByteTokenizer()),
+        f"{source}:51: no field 'text'; got no fields. hint: name the field that holds the text",
+    )
+    assert os.listdir(tmp_path) == ["t.jsonl"]
+    assert not any(thread.name.startswith("pellucid-reader") for thread in threading.enumerate())
+
+
+PEAK = """
+import resource, sys
+from pellucid.data import TokenFile, documents
+from pellucid.text import ByteTokenizer, END_OF_TEXT
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+count = TokenFile.write_documents(sys.argv[1], documents(sys.argv[2]), ByteTokenizer(special=[END_OF_TEXT]), eos=256)
+print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has another unit elsewhere")
+def test_the_memory_of_the_process_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+    """Peak resident memory, which also counts what no Python allocation shows."""
+    found = {}
+    for megabytes in (8, 64):
+        source = tmp_path / f"{megabytes}.jsonl"
+        line = json.dumps({"text": "all work and no play " * 48}) + "\n"
+        source.write_text(line * (megabytes * 1_000_000 // len(line)))
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, tmp_path / "t.bin", source], check=True, capture_output=True, text=True
+        )
+        count, kilobytes = map(int, done.stdout.split())
+        assert count > 0.98e6 * megabytes
+        found[megabytes] = kilobytes
+    assert found[64] < 64 << 10
+    assert found[64] - found[8] < 16 << 10
 
 
 def test_a_target_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:

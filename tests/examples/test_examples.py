@@ -17,6 +17,7 @@ SAYS = {
     "03_xor": ("SGD: loss ", "AdamW: loss "),
     "04_a_character_model": ("parameters: ", "held out: loss ", "\nthe wind "),
     "05_the_first_bad_number": ("called from", "finite inputs gave a number that is not finite"),
+    "08_tokenizers_and_chat": ("from anybody: ", "marks in the conversation: 4", "'over the stone<|im_end|>'"),
     "06_save_and_continue": ("stopped after 7 steps: step-00000007", "continued to step 20", "equal weights"),
 }
 

@@ -30,8 +30,9 @@ LEVELS = {
 }
 FRONT = ("", "__main__")  # the root names what is public and may import every layer
 PEERS = ("torch", "transformers", "tokenizers", "jax", "sentencepiece")
-# A device finds the backend it computes with by name, at the first kernel; a tokenizer its compiled loops.
-LOADERS = (f"{ROOT}.device.device", f"{ROOT}.text.native")
+# A device finds the backend it computes with by name, at the first kernel; a tokenizer its compiled loops; a corpus the
+# optional packages of its format.
+LOADERS = (f"{ROOT}.device.device", f"{ROOT}.text.native", f"{ROOT}.data.optional")
 BROAD = ("BaseException", "Exception")
 LONGEST_MODULE = 500
 LONGEST_EXAMPLE = 60

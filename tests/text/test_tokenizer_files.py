@@ -50,7 +50,7 @@ def test_fingerprints_differ() -> None:
 GOOD = {"type": "char", "version": 1, "characters": "ab", "unknown": False, "special": []}
 NOT = "not a tokenizer file"
 JSON = f"{NOT}: damaged or foreign JSON"
-KINDS = "expected type 'byte' or 'char'"
+KINDS = "expected type 'byte' or 'char' or 'unigram' or 'sentencepiece' or 'normalized'"
 CHAR = "a damaged tokenizer file (CharTokenizer"
 BAD = {
     "cut": ('{"type": "byte", "ver', f"{JSON} (Unterminated string starting at: line 1 column 18 (char 17))"),
@@ -58,7 +58,7 @@ BAD = {
     "bytes": (b"\xff\xfe", f"{JSON} ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte)"),
     "twice": ('{"type": "byte", "type": "char"}', f"{JSON} (the same key twice)"),
     "list": ("[1]", f"{NOT}; got JSON list, expected a JSON object"),
-    "foreign": ('{"model": {"type": "BPE"}}', f"{NOT}; got no 'type', {KINDS}"),
+    "foreign": ('{"weights": {"type": "BPE"}}', f"{NOT}; got no 'type', {KINDS}"),
     "type": ({**GOOD, "type": "wordpiece"}, f"{NOT}; got type 'wordpiece', {KINDS}"),
     "type of type": ({**GOOD, "type": ["byte"]}, f"{NOT}; got type ['byte'], {KINDS}"),
     "version": ({**GOOD, "version": 2}, "a version this library does not read; got 2, expected 1"),
@@ -139,7 +139,9 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
     assert str(refused.value) == f"{tmp_path / 'none.json'}: cannot be read: no such file or directory"
     with pytest.raises(DataError) as refused:
         load_tokenizer(tmp_path)
-    assert str(refused.value) == f"{tmp_path}: cannot be read: is a directory"
+    assert str(refused.value) == (
+        f"{tmp_path}: a folder without a tokenizer; expected tokenizer.json, or encoder.json and vocab.bpe"
+    )
     with pytest.raises(DataError) as refused:
         ByteTokenizer().save(tmp_path / "no" / "t.json")
     assert str(refused.value) == (

@@ -10,12 +10,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 from .errors import DataError
+from .locks import try_lock
 
 StrPath = str | os.PathLike[str]
 
@@ -54,8 +56,11 @@ def reading(path: StrPath) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def replacing(path: StrPath) -> Iterator[Callable[[bytes | memoryview], object]]:
+def replacing(path: StrPath, *, sweep: bool = False) -> Iterator[Callable[[bytes | memoryview], object]]:
     """Gives a `write(bytes)`; the file at `path` is replaced when the block ends, and untouched if the block raises.
+
+    Only a kill leaves the temporary file behind. `sweep` removes those of earlier writers of this file that are no
+    longer alive: worth it where such a file may be large.
 
     Raises:
         DataError: the file can't be created, written or renamed.
@@ -78,6 +83,10 @@ def replacing(path: StrPath) -> Iterator[Callable[[bytes | memoryview], object]]
     except OSError as error:
         raise failed(error) from error
     try:
+        if sweep:
+            with suppress(OSError):  # no locks here: nothing can be told from a live writer's, so nothing is swept
+                try_lock(file.fileno())
+                _sweep(folder, re.compile(rf"\.{re.escape(name)}\.\d+\.[0-9a-f]{{8}}\.tmp"))
         yield write
         try:
             file.flush()
@@ -93,6 +102,18 @@ def replacing(path: StrPath) -> Iterator[Callable[[bytes | memoryview], object]]
             os.unlink(temporary)
         raise
     sync_folder(folder)
+
+
+def _sweep(folder: str, names: re.Pattern[str]) -> None:
+    """Removes files whose writers no longer hold their locks. Raises OSError where there are no locks."""
+    for entry in os.scandir(folder):
+        if names.fullmatch(entry.name):
+            handle = os.open(entry.path, os.O_RDONLY)
+            try:
+                if try_lock(handle):
+                    os.unlink(entry.path)
+            finally:
+                os.close(handle)
 
 
 def sync_folder(folder: StrPath) -> None:

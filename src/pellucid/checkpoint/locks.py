@@ -7,7 +7,6 @@ none (Windows, some network folders), `lock_folder` refuses rather than let two 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
@@ -17,29 +16,10 @@ from pathlib import Path
 
 from ..base.errors import ConfigError
 from ..base.files import StrPath, reason
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from ..base.locks import try_lock
 
 LOCK_FILE = ".lock"
 _LONGEST_NOTE = 4096  # bytes
-
-
-def try_lock(handle: int) -> bool:
-    """Takes the lock of an open file or folder until `handle` is closed; False if another process holds it.
-
-    Raises:
-        OSError: the file system has no locks.
-    """
-    if fcntl is None:
-        raise OSError(errno.ENOTSUP, "no file locks on this system")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from ..base.errors import CheckpointError
 from ..base.files import StrPath, open_regular, reason, sync_folder
-from .locks import try_lock
+from ..base.locks import try_lock
 
 _TEMPORARY = ".pellucid-tmp"
 _PREVIOUS = ".pellucid-old"

@@ -23,6 +23,7 @@ COMMANDS = {
     "generate": "write text with a trained model",
     "eval": "measure a model on text it was not trained on",
     "export": "write a model alone into a folder, in float32 or in a byte a weight",
+    "tokenizer": "train and use tokenizers, look into them, compare them",
     "info": "say what a run, checkpoint, tensor, token or tokenizer file is",
     "doctor": "say what this machine offers, and check that it computes correctly",
     "demo": "train a small model on Python's own source in a few minutes",

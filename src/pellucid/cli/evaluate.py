@@ -116,9 +116,10 @@ def _text(options: EvalCommand, checkpoint: Checkpoint, scratch: Path) -> tuple[
     tokenizer = checkpoint.tokenizer
     if options.text is None:
         found = run_of(options.path)
-        held_out = None if found is None else found.tokens()[1]
-        if found is not None and held_out is not None:
+        held_out = None
+        if found is not None and found.config.held_out:
             found.verify()
+            held_out = found.tokens()[1]
         if found is None or held_out is None:
             what = "no run with held-out text here" if found is None else "the run held nothing out"
             raise ConfigError(str(options.path), what, hint=f"name a text: pellucid eval {options.path} TEXT")

@@ -85,7 +85,7 @@ def run(arguments: list[str]) -> int:
         raise DataError("prompt", "longer than the model's context", got=got, expected=expected, hint="shorten it")
     out, start = Output(options.json), time.perf_counter()
     out.text(prompt, end="")
-    text = Text(tokens(model, ids, sampler), tokenizer, limit=options.tokens, stop=options.stop)
+    text = Text(tokens(model, ids, sampler), tokenizer, limit=options.tokens, stop=options.stop, after=ids)
     pieces = []
     for piece in text:
         out.text(piece, end="")

@@ -72,7 +72,7 @@ def describe(path: Path, *, tensors: bool = False) -> dict[str, Any]:
         raise DataError(str(path), "the file is empty")
     if first[8:9] == b"{" or path.suffix == ".safetensors":
         return _tensor_file(path, tensors)
-    if first.lstrip()[:1] == b"{" and _has_type(path):
+    if path.suffix == ".model" or (first.lstrip()[:1] == b"{" and _is_tokenizer(path)):
         return _tokenizer_file(path)
     if path.suffix == ".bin" or Path(f"{path}.json").exists():
         return _token_file(path)
@@ -80,10 +80,12 @@ def describe(path: Path, *, tensors: bool = False) -> dict[str, Any]:
     raise DataError(str(path), "not a file of a kind known here", got=f"{_bytes(path):,} bytes", expected=expected)
 
 
-def _has_type(path: Path) -> bool:
-    """Whether a JSON file says what it is, as a tokenizer does; a damaged tokenizer.json counts."""
+def _is_tokenizer(path: Path) -> bool:
+    """Whether a JSON file says what it is, as ours do, or has a model, as Hugging Face's have; a damaged tokenizer.json
+    counts."""
     try:
-        return isinstance(read_json(path, "JSON").get("type"), str)
+        content = read_json(path, "JSON")
+        return isinstance(content.get("type"), str) or isinstance(content.get("model"), dict)
     except DataError:
         return path.name == TOKENIZER
 

@@ -32,11 +32,17 @@ class TrainOptions:
     """Everything that can be chosen about a run, by flag, TOML key or preset. None leaves the choice to the program."""
 
     corpus: Annotated[Path | None, Given, tyro.conf.arg(metavar="PATH", help_behavior_hint="(needed)")] = None
-    """Text to train on: a UTF-8 file, a .jsonl file (field "text"), a folder of text files, or a token file (.bin)."""
+    """Text to train on: a UTF-8 file, a .jsonl or .parquet file (field "text"), a folder of such, each also compressed
+    (.gz, .zst), or a token file (.bin)."""
     out: Annotated[Path | None, Given, told("runs/NAME after the corpus, numbered if taken", "PATH")] = None
     """Run folder."""
     tokenizer: str = "auto"
-    """byte, char, a tokenizer file, or auto: characters if the corpus has at most 256 different ones, else bytes."""
+    """byte, char, a tokenizer file, or auto: characters if the corpus has at most 256 different ones, else bytes. With
+    --train-tokenizer a kind to train: unigram (what auto means then), bpe, char or byte."""
+    train_tokenizer: bool = False
+    """Train a tokenizer on the corpus first."""
+    tokenizer_vocab: Annotated[int | None, Given, told("4096 for unigram and bpe")] = None
+    """Ids of the tokenizer that is trained."""
     held_out: float = 0.1
     """Share of the tokens, at the end of the corpus, that is not trained on but evaluated; 0 for none."""
 
@@ -200,6 +206,7 @@ Examples:
   pellucid train --corpus book.txt                        a model of a few million parameters
   pellucid train --corpus book.txt --preset small         a smaller one, sooner
   pellucid train --corpus notes/ --layers 8 --width 512 --heads 8 --steps 5000
+  pellucid train --corpus notes/ --train-tokenizer --tokenizer-vocab 8000
   pellucid train --config run.toml --seed 1               options from a file; flags win
   pellucid train --resume runs/book                       go on after Ctrl-C, a crash or a power cut
 

@@ -1,31 +1,33 @@
-"""The progress of a training run on stderr: one live line on a terminal, a plain line now and then elsewhere."""
+"""The progress of long work on stderr: one live line on a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from ..data import Encoded
 from ..train import Evaluated, Event, Sampled, Saved, Stepped
-from .output import duration
+from .output import duration, size
 
 _LIVE = 0.1  # s between two drawings of the live line
 _PLAIN = 5.0  # s between two plain lines
 
 
-class Progress:
-    """Shows events; enter it for the time of the run."""
+class Line:
+    """The line itself; enter it for the time of the work."""
 
     def __init__(self) -> None:
         self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
         self._live: Live | None = None
         self._shown = float("-inf")
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
             self._live.start()
@@ -40,6 +42,46 @@ class Progress:
         """A line that stays."""
         self._console.print(Text(text))
 
+    def show(self, text: str) -> None:
+        """What the line says now."""
+        if self._live is None:
+            self.note(text)
+        else:
+            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    def due(self) -> bool:
+        """Whether it is time to say something again."""
+        now = time.monotonic()
+        if now - self._shown < (_PLAIN if self._live is None else _LIVE):
+            return False
+        self._shown = now
+        return True
+
+
+class Encoding(Line):
+    """Shows how far a corpus has been encoded; its first plain line comes after a while, for most are done by then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown = time.monotonic()
+        self.last: Encoded | None = None
+
+    def __call__(self, done: Encoded) -> None:
+        self.last = done
+        if not self.due():
+            return
+        parts = [f"encoding: {done.documents:,} documents", f"{done.tokens:,} tokens"]
+        if done.bytes_read is not None and done.bytes_total:
+            parts.append(f"{done.bytes_read / done.bytes_total:.0%} of {size(done.bytes_total)}")
+            parts.append(f"{size(round(done.bytes_read / max(done.seconds, 1e-9)))}/s")
+        if done.seconds_left is not None:
+            parts.append(f"{duration(done.seconds_left)} left")
+        self.show("  ".join(parts))
+
+
+class Progress(Line):
+    """Shows the events of a training run."""
+
     def __call__(self, event: Event) -> None:
         if isinstance(event, Stepped):
             self._step(event)
@@ -53,10 +95,8 @@ class Progress:
             self.note(f"step {event.step:,}: saved {event.path}")
 
     def _step(self, event: Stepped) -> None:
-        now, last = time.monotonic(), event.step == event.steps
-        if now - self._shown < (_PLAIN if self._live is None else _LIVE) and not last:
+        if not self.due() and event.step != event.steps:
             return
-        self._shown = now
         parts = [
             f"step {event.step:,}/{event.steps:,}",
             f"loss {event.loss:.4f}",
@@ -65,11 +105,7 @@ class Progress:
         if event.share_of_peak is not None:
             parts.append(f"{event.share_of_peak:.0%} of peak")
         parts.append(f"{duration(event.seconds_left)} left")
-        line = "  ".join(parts)
-        if self._live is None:
-            self.note(line)
-        else:
-            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+        self.show("  ".join(parts))
 
 
 def _indented(text: str) -> str:

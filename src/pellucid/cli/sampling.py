@@ -45,18 +45,27 @@ def tokens(model: TransformerLM, prompt: Sequence[int] | np.ndarray, sampler: Sa
 
 class Text:
     """A text as it is written: an iterator of the pieces to show, ended by `limit` tokens, the token that ends a
-    document, or `stop`, which is not shown.
+    document, or `stop`, which is not shown. `after`: the ids it goes on from.
 
     Attributes:
         count: tokens drawn. ended: "tokens", "document" or "stop", once it is over.
     """
 
-    def __init__(self, ids: Iterator[int], tokenizer: Tokenizer, *, limit: int, stop: str | None = None) -> None:
+    def __init__(
+        self,
+        ids: Iterator[int],
+        tokenizer: Tokenizer,
+        *,
+        limit: int,
+        stop: str | None = None,
+        after: Sequence[int] | np.ndarray = (),
+    ) -> None:
         self.count, self.ended = 0, "tokens"
         self._ids, self._tokenizer, self._limit, self._stop = ids, tokenizer, limit, stop
+        self._after = after
 
     def __iter__(self) -> Iterator[str]:
-        decoder = self._tokenizer.stream_decoder()
+        decoder = self._tokenizer.stream_decoder(after=self._after)
         held = ""  # may be the beginning of the stop text
         while self.count < self._limit:
             token = next(self._ids)
@@ -90,4 +99,4 @@ def sample(model: TransformerLM, tokenizer: Tokenizer, *, start: str = "", limit
     """A text that begins with `start`, or as the model will, as training runs end with."""
     sampler = Sampler(temperature=0.8, top_k=50, seed=seed)
     begin = tokenizer.encode(start) if start else opening(tokenizer)
-    return start + "".join(Text(tokens(model, begin, sampler), tokenizer, limit=limit))
+    return start + "".join(Text(tokens(model, begin, sampler), tokenizer, limit=limit, after=begin))

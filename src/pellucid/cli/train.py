@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..base.errors import ConfigError
 from ..checkpoint import lock_folder
-from .corpus import check_corpus, choose_tokenizer, write_tokens
+from .corpus import TRAINED_IDS, check_corpus, choose_tokenizer, new_tokenizer, write_tokens
 from .options import ResumeCommand, TrainCommand, model_config, parse_train, train_config
 from .output import Output, note
 from .runs import TOKENIZER, TOKENS, Run, RunConfig, check_share, digest, new_folder, open_run, save_config, split
@@ -36,9 +36,22 @@ def _begin(options: TrainCommand, stopper: Stopper) -> int:
         raise ConfigError("--sample-tokens", "must be at least 1", got=options.sample_tokens)
     precision = best_precision()
     model_config(options, 1, precision=precision)
+    vocab = options.tokenizer_vocab
+    if vocab is not None and not options.train_tokenizer:
+        raise ConfigError("--tokenizer-vocab", "no tokenizer is trained", hint="add --train-tokenizer")
+    if vocab is not None and options.tokenizer in ("char", "byte"):
+        raise ConfigError(
+            "--tokenizer-vocab", f"a {options.tokenizer} tokenizer has the size it has", hint="leave it out"
+        )
+    if vocab is not None and vocab < 1:
+        raise ConfigError("--tokenizer-vocab", "must be at least 1", got=vocab)
     check_corpus(corpus)
     note(f"reading {corpus}")
-    tokenizer = choose_tokenizer(options.tokenizer, corpus)
+    if options.train_tokenizer:
+        tokenizer = new_tokenizer(options.tokenizer, TRAINED_IDS if vocab is None else vocab, corpus)
+        note(f"trained a {tokenizer.kind} tokenizer of {tokenizer.vocab_size:,} ids")
+    else:
+        tokenizer = choose_tokenizer(options.tokenizer, corpus)
     model = model_config(options, tokenizer.vocab_size, precision=precision)
     with new_folder(options.out, corpus.resolve().stem or "corpus") as folder:
         tokenizer.save(folder / TOKENIZER)

@@ -1,4 +1,4 @@
-"""Documents out of files: plain text, JSONL and folders, read in constant memory.
+"""Documents out of files: plain text, JSONL, parquet and folders, compressed or not, read in constant memory.
 
 The start of the flow: files -> documents -> ids. `documents` gives strings. A text file is one document however
 large it is, so it comes in pieces: every piece but the last is a `Continued`, a `str` that says "the next string
@@ -15,15 +15,17 @@ import fnmatch
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from ..base.errors import DataError
-from ..base.files import StrPath, reading, reason
+from ..base.files import StrPath, reason
+from .parquet import read_parquet
+from .streams import inner_name, opened
 
-TEXT_SUFFIXES = (".txt", ".md", ".rst", ".py", ".jsonl")
-"""What `documents` reads out of a folder, in lower case, when no pattern is given."""
+TEXT_SUFFIXES = (".txt", ".md", ".rst", ".py", ".jsonl", ".parquet")
+"""What `documents` reads out of a folder, in lower case, when no pattern is given; also with .gz or .zst behind."""
 
 _PIECE = 1 << 20  # bytes
 _LONGEST_LINE = 1 << 28  # bytes; one JSONL document has to fit into memory
@@ -35,16 +37,53 @@ class Continued(str):
     __slots__ = ()
 
 
-def documents(path: StrPath, *, field: str = "text", pattern: str | None = None) -> Iterator[str]:
+class Documents(Iterator[str]):
+    """The strings of `documents`, and how far the files have been read.
+
+    bytes_total: of all files, as they lie on the disk. bytes_read: how many of them the strings so far came from; a
+    little more, since files are read ahead.
+    """
+
+    def __init__(self, files: list[Path], field: str) -> None:
+        self._sizes = [file.stat().st_size for file in files]
+        self.bytes_total = sum(self._sizes)
+        self._done = 0
+        self._tell: Callable[[], int] = int
+        self._texts = self._read(files, field)
+
+    @property
+    def bytes_read(self) -> int:
+        return min(self._done + self._tell(), self.bytes_total)
+
+    def __next__(self) -> str:
+        return next(self._texts)
+
+    def _read(self, files: list[Path], field: str) -> Iterator[str]:
+        for file, size in zip(files, self._sizes, strict=True):
+            name = inner_name(file)
+            if name.endswith(".parquet"):
+                for text, share in read_parquet(file, field):
+                    self._tell = lambda share=share, size=size: int(share * size)
+                    yield text
+            else:
+                with opened(file) as (stream, self._tell):
+                    yield from _jsonl(stream, str(file), field) if name.endswith(".jsonl") else _text(stream, file)
+                    # The stream ends with this block.
+                    self._tell = int
+            self._done, self._tell = self._done + size, int
+
+
+def documents(path: StrPath, *, field: str = "text", pattern: str | None = None) -> Documents:
     """The documents of a file or folder, in order.
 
-    A `.jsonl` file holds one document a line, the string in `field`; blank lines are skipped. Any other file is one
-    document of UTF-8 text. A folder is read recursively in sorted order; hidden files and folders and empty files in
-    it are skipped.
+    A `.jsonl` file holds one document a line, the string in `field`; blank lines are skipped. A `.parquet` file holds
+    one document a row, the string in column `field`. Any other file is one document of UTF-8 text. Files that end in
+    `.gz` or `.zst` besides are unpacked on the way. A folder is read recursively in sorted order; hidden files and
+    folders and empty files in it are skipped.
 
     Args:
         path: a file or a folder.
-        field: the key of the text in JSONL lines.
+        field: the key of the text in JSONL lines, or the column of a parquet file.
         pattern: file names to read out of a folder ("*.tex"), instead of those that end in `TEXT_SUFFIXES`.
 
     Raises:
@@ -57,12 +96,17 @@ def documents(path: StrPath, *, field: str = "text", pattern: str | None = None)
     except OSError as error:
         raise DataError(os.fspath(path), f"cannot be read: {reason(error)}") from error
     if stat.S_ISDIR(found.st_mode):
-        return _read_all(_text_files(root, pattern), field)
+        return Documents(_text_files(root, pattern), field)
     if not stat.S_ISREG(found.st_mode):
         raise DataError(os.fspath(path), "not a regular file", hint="give a file or a folder of text")
     if found.st_size == 0:
         raise DataError(os.fspath(path), "the file is empty")
-    return _read_all([root], field)
+    return Documents([root], field)
+
+
+def holds_several(path: StrPath) -> bool:
+    """Whether a path may be of several documents: a folder, or a file with one a line or row."""
+    return Path(path).is_dir() or inner_name(Path(path)).endswith((".jsonl", ".parquet"))
 
 
 def _text_files(root: Path, pattern: str | None) -> list[Path]:
@@ -74,7 +118,7 @@ def _text_files(root: Path, pattern: str | None) -> list[Path]:
         inner[:] = [name for name in inner if not name.startswith(".")]
         for name in names:
             if pattern is None:
-                wanted = name.lower().endswith(TEXT_SUFFIXES)
+                wanted = inner_name(Path(name)).endswith(TEXT_SUFFIXES)
             else:
                 wanted = fnmatch.fnmatchcase(name, pattern)
             file = Path(folder, name)
@@ -87,35 +131,29 @@ def _text_files(root: Path, pattern: str | None) -> list[Path]:
     return sorted(found, key=lambda file: file.relative_to(root).parts)
 
 
-def _read_all(files: list[Path], field: str) -> Iterator[str]:
-    for file in files:
-        yield from read_jsonl(file, field) if file.suffix.lower() == ".jsonl" else _read_text(file)
-
-
-def _read_text(path: Path) -> Iterator[str]:
+def _text(stream: BinaryIO, path: Path) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     offset, held = 0, ""
-    with reading(path) as file:
-        while True:
-            raw = file.read(_PIECE)
-            if (nul := raw.find(b"\0")) >= 0:
-                raise DataError(str(path), f"a binary file: NUL byte at offset {offset + nul}", expected="UTF-8 text")
-            unfinished = len(decoder.getstate()[0])
-            try:
-                text = decoder.decode(raw, final=not raw)
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    str(path),
-                    f"not UTF-8 text: bad byte at offset {offset - unfinished + error.start}",
-                    hint="convert it first, for example with iconv -t UTF-8",
-                ) from error
-            offset += len(raw)
-            # One piece is held back, for only the last one is a plain str.
-            if text and held:
-                yield Continued(held)
-            held = text or held
-            if not raw:
-                break
+    while True:
+        raw = stream.read(_PIECE)
+        if (nul := raw.find(b"\0")) >= 0:
+            raise DataError(str(path), f"a binary file: NUL byte at offset {offset + nul}", expected="UTF-8 text")
+        unfinished = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(raw, final=not raw)
+        except UnicodeDecodeError as error:
+            raise DataError(
+                str(path),
+                f"not UTF-8 text: bad byte at offset {offset - unfinished + error.start}",
+                hint="convert it first, for example with iconv -t UTF-8",
+            ) from error
+        offset += len(raw)
+        # One piece is held back, for only the last one is a plain str.
+        if text and held:
+            yield Continued(held)
+        held = text or held
+        if not raw:
+            break
     if not held:
         raise DataError(str(path), "the file is empty")
     yield held
@@ -123,13 +161,17 @@ def _read_text(path: Path) -> Iterator[str]:
 
 def read_jsonl(path: StrPath, field: str) -> Iterator[str]:
     """The documents of one JSONL file, whatever its name. Raises DataError as `documents` does."""
-    shown, count = os.fspath(path), 0
-    with reading(path) as file:
-        for number, line in enumerate(_lines(file, shown), 1):
-            if line.isspace():
-                continue
-            yield _field_of(line, field, f"{shown}:{number}")
-            count += 1
+    with opened(Path(path)) as (stream, _):
+        yield from _jsonl(stream, os.fspath(path), field)
+
+
+def _jsonl(stream: BinaryIO, shown: str, field: str) -> Iterator[str]:
+    count = 0
+    for number, line in enumerate(_lines(stream, shown), 1):
+        if line.isspace():
+            continue
+        yield _field_of(line, field, f"{shown}:{number}")
+        count += 1
     if not count:
         raise DataError(shown, "no documents: the file is empty or every line is blank")
 

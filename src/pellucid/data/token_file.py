@@ -1,8 +1,9 @@
 """A corpus as a flat file of token ids: memory-mapped, read in windows, never loaded.
 
-Between the tokenizer and training. The file is little-endian uint32 and nothing else (see `token_writer`); the
-operating system keeps the pages in use, and only the batch is copied. Random windows are a pure function of seed
-and step: there is no cursor, so a run resumed at step 40,000 sees what it would have seen.
+Between the tokenizer and training. The file is little-endian uint16 or uint32, as its side file says, and nothing else
+(see `token_writer`); without a side file it is uint32. The operating system keeps the pages in use, and only the batch
+is copied. Random windows are a pure function of seed and step: there is no cursor, so a run resumed at step 40,000 sees
+what it would have seen.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ from ..base.rng import Generator
 from ..text import Tokenizer
 from .batch import Ids, TokenBatch
 from .sources import read_jsonl
-from .token_writer import TokenFileInfo, encoded, write_ids
+from .token_writer import ITEM_BYTES, Encoded, TokenFileInfo, encoded, write_ids
 
-_TOKEN = 4  # bytes
 _BLOCK = 1 << 20  # tokens
 # Keeps the windows apart from whatever else a program draws from the same seed.
 _WINDOWS = int.from_bytes(b"windows", "big")
@@ -32,7 +32,7 @@ class TokenFile:
 
     Attributes:
         path: the file.
-        ids: read-only uint32 view of the range; indexing it reads the file.
+        ids: read-only view of the range, uint16 or uint32; indexing it reads the file.
         start: position of the range in the file, in tokens.
         seed: what `batch` draws its windows from.
         info: what the side file says, or None without one.
@@ -48,22 +48,23 @@ class TokenFile:
         """Maps tokens `start` to `stop` (excluded; None means the end) of a file.
 
         Raises:
-            DataError: missing, empty, not a multiple of 4 bytes, not what its side file says, or an empty range.
+            DataError: missing, empty, not a whole number of ids, not what its side file says, or an empty range.
         """
         shown = os.fspath(path)
+        info = TokenFileInfo.load(path)
+        width = ITEM_BYTES["uint32" if info is None else info.dtype]
         with reading(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
-                raise DataError(shown, "the token file is empty", expected="at least 1 token of 4 bytes")
-            if size % _TOKEN:
+                raise DataError(shown, "the token file is empty", expected=f"at least 1 token of {width} bytes")
+            if size % width:
                 raise DataError(
                     shown,
-                    "not a token file: its length is not a multiple of 4",
+                    f"not a token file: its length is not a multiple of {width}",
                     got=f"{size} bytes",
                     hint="write it with TokenFile.write; text needs a tokenizer first",
                 )
-            ids = np.memmap(file, dtype="<u4", mode="r").view(np.ndarray)
-        info = TokenFileInfo.load(path)
+            ids = np.memmap(file, dtype=f"<u{width}", mode="r").view(np.ndarray)
         if info is not None and info.count != len(ids):
             raise DataError(
                 shown,
@@ -133,7 +134,7 @@ class TokenFile:
                     f"id outside the vocabulary at token {self.start + begin + at}",
                     got=int(ids[at]),
                     expected=f"0 to {vocab_size - 1}",
-                    hint="the file was made with another tokenizer, or is damaged",
+                    hint="the file was made with another tokenizer, is damaged, or lost its description",
                 )
         return largest
 
@@ -179,7 +180,12 @@ class TokenFile:
 
     @staticmethod
     def write_documents(
-        path: StrPath, documents: Iterable[str], tokenizer: Tokenizer, *, eos: int | None = None
+        path: StrPath,
+        documents: Iterable[str],
+        tokenizer: Tokenizer,
+        *,
+        eos: int | None = None,
+        on_progress: Callable[[Encoded], object] | None = None,
     ) -> int:
         """Encodes documents into a token file in constant memory, with its side file; returns the number of tokens.
 
@@ -188,11 +194,12 @@ class TokenFile:
             documents: strings, as `pellucid.data.documents` gives them.
             tokenizer: makes the ids.
             eos: the id after each document (usually `tokenizer.eot`), or None for nothing between them.
+            on_progress: called after each batch has been written.
 
         Raises:
             DataError: text that can't be read or encoded (the document is named), or no tokens at all.
         """
-        return write_ids(path, encoded(documents, tokenizer, eos), tokenizer=tokenizer)
+        return write_ids(path, encoded(documents, tokenizer, eos, on_progress), tokenizer=tokenizer)
 
     @staticmethod
     def write_jsonl(

@@ -1,30 +1,40 @@
-"""The writing half of token files: ids in, little-endian uint32 out, in constant memory, whole or not at all.
+"""The writing half of token files: ids in, little-endian integers out, in constant memory, whole or not at all.
 
-A token file is nothing but ids, four bytes each, so that any program can read one. What the ids mean stands in a
-small JSON file beside it (`corpus.bin.json`) whenever the tokenizer is known: its fingerprint, vocabulary size, the
-number of tokens and the SHA-256 of the file. An old side file is removed before the new ids take their name, so
-that a kill at any moment leaves ids without a description, never ids with a wrong one.
+A token file is nothing but ids, so that any program can read one. What they mean stands in a small JSON file beside it
+(`corpus.bin.json`) whenever the tokenizer is known: its fingerprint, vocabulary size, the width of an id, the number of
+tokens and the SHA-256 of the file. Ids take two bytes where the vocabulary allows, and four where it is large or nobody
+knows it. Since ids without their description could be read at the wrong width, the old file goes first, then the
+description is exchanged, then the new file takes its name: a kill at any moment leaves a file and a description that
+belong together, or no file.
+
+Documents are encoded in batches of about a million characters, by all threads of the tokenizer; files are read ahead
+meanwhile.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from typing import Any
 
 import numpy as np
 
 from ..base.errors import DataError
-from ..base.files import StrPath, check_header, check_keys, check_target, read_json, replacing, write_json
+from ..base.files import StrPath, check_header, check_keys, check_target, read_json, reason, replacing, write_json
 from ..text import Tokenizer
-from .sources import Continued
+from .sources import Continued, Documents
 
 LARGEST = 2**32 - 1
+ITEM_BYTES = {"uint16": 2, "uint32": 4}
+"""Bytes of an id by the name of its format."""
+
+_TOGETHER = 1 << 20  # characters of a batch
 _BLOCK = 1 << 20  # tokens
-_TYPE, _VERSION, _DTYPE = "pellucid-tokens", 1, "uint32"
+_TYPE, _VERSION = "pellucid-tokens", 1
 _KEYS: dict[str, tuple[type, ...]] = {
     "type": (str,),
     "version": (int,),
@@ -40,12 +50,14 @@ _KEYS: dict[str, tuple[type, ...]] = {
 class TokenFileInfo:
     """What the side file of a token file says.
 
+    dtype: format of an id, "uint16" or "uint32".
     tokenizer: fingerprint of the tokenizer that made the ids.
     vocab_size: its number of ids.
     count: tokens in the file.
     sha256: of the file's bytes, in hex.
     """
 
+    dtype: str
     tokenizer: str
     vocab_size: int
     count: int
@@ -53,8 +65,7 @@ class TokenFileInfo:
 
     def save(self, path: StrPath) -> None:
         """Writes the side file of the token file `path`."""
-        header: dict[str, Any] = {"type": _TYPE, "version": _VERSION, "dtype": _DTYPE}
-        write_json(side_file(path), {**header, **asdict(self)})
+        write_json(side_file(path), {"type": _TYPE, "version": _VERSION, **asdict(self)})
 
     @classmethod
     def load(cls, path: StrPath) -> TokenFileInfo | None:
@@ -66,9 +77,32 @@ class TokenFileInfo:
         content = read_json(side, what)
         check_header(content, (_TYPE,), _VERSION, where=side, what=what)
         check_keys(content, _KEYS, where=side)
-        if content["dtype"] != _DTYPE:
-            raise DataError(side, "ids in a format that is not read here", got=content["dtype"], expected=_DTYPE)
+        if content["dtype"] not in ITEM_BYTES:
+            expected = " or ".join(ITEM_BYTES)
+            raise DataError(side, "ids in a format that is not read here", got=content["dtype"], expected=expected)
         return cls(**{field.name: content[field.name] for field in fields(cls)})
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """How far a corpus has been encoded and written.
+
+    documents: those that are complete. tokens: in the file so far. bytes_read, bytes_total: of the source, None where
+    nobody knows. seconds: since the beginning.
+    """
+
+    documents: int
+    tokens: int
+    bytes_read: int | None
+    bytes_total: int | None
+    seconds: float
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time to the end at the rate so far, or None where that isn't known."""
+        if not self.bytes_read or self.bytes_total is None:
+            return None
+        return self.seconds * (self.bytes_total - self.bytes_read) / self.bytes_read
 
 
 def side_file(path: StrPath) -> str:
@@ -76,10 +110,16 @@ def side_file(path: StrPath) -> str:
     return os.fspath(path) + ".json"
 
 
+def id_format(vocab_size: int) -> str:
+    """The narrowest format for the ids of a vocabulary."""
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
+
+
 def write_ids(path: StrPath, parts: Iterable[np.ndarray], *, tokenizer: Tokenizer | None = None) -> int:
     """Writes all ids of all parts as they come; returns their number.
 
-    Whatever fails, in here or in the iterator, leaves the old file (or none) under the name.
+    Whatever fails, in here or in the iterator, leaves the old file (or none) under the name. What a killed writer of
+    the same file left behind is removed.
 
     Raises:
         DataError: no ids, an id that is no integer, negative, or outside uint32 or the tokenizer's vocabulary.
@@ -87,55 +127,141 @@ def write_ids(path: StrPath, parts: Iterable[np.ndarray], *, tokenizer: Tokenize
     shown = os.fspath(path)
     check_target(path)
     limit = LARGEST if tokenizer is None else tokenizer.vocab_size - 1
+    dtype = "uint32" if tokenizer is None else id_format(tokenizer.vocab_size)
     digest, count = hashlib.sha256(), 0
-    with replacing(path) as write:
+    with replacing(path, sweep=True) as write:
         for ids in parts:
             for begin in range(0, len(ids), _BLOCK):
-                raw = _little_endian(ids[begin : begin + _BLOCK], count, limit, shown)
-                write(raw)
-                digest.update(raw)
-                count += len(raw) // 4
+                block = _little_endian(ids[begin : begin + _BLOCK], dtype, count, limit, shown)
+                write(block.data)
+                digest.update(block.data)
+                count += len(block)
         if not count:
             raise DataError(shown, "no tokens to write", expected="at least 1")
-        with suppress(FileNotFoundError):
-            os.unlink(side_file(path))
-    if tokenizer is not None:
-        TokenFileInfo(tokenizer.fingerprint(), tokenizer.vocab_size, count, digest.hexdigest()).save(path)
+        try:
+            for name in (os.path.realpath(path), side_file(path)):
+                with suppress(FileNotFoundError):
+                    os.unlink(name)
+        except OSError as error:
+            raise DataError(shown, f"cannot be written: {reason(error)}") from error
+        if tokenizer is not None:
+            TokenFileInfo(dtype, tokenizer.fingerprint(), tokenizer.vocab_size, count, digest.hexdigest()).save(path)
     return count
 
 
-def encoded(documents: Iterable[str], tokenizer: Tokenizer, eos: int | None) -> Iterator[np.ndarray]:
-    """Ids of the documents, piece by piece, with `eos` after each document."""
-    waiting, number, position, open_document = "", 0, 0, False
-    for text in documents:
-        open_document = isinstance(text, Continued)
-        waiting = waiting + text if waiting else text
-        ready = tokenizer.settled(waiting) if open_document else len(waiting)
-        yield _encode(tokenizer, waiting[:ready], number, position)
-        waiting, position = waiting[ready:], position + ready
-        if not open_document:
-            number, position = number + 1, 0
-            if eos is not None:
-                yield np.array([eos])
+def encoded(
+    documents: Iterable[str],
+    tokenizer: Tokenizer,
+    eos: int | None,
+    on_progress: Callable[[Encoded], object] | None = None,
+) -> Iterator[np.ndarray]:
+    """Ids of the documents, a batch at a time, with `eos` after each document."""
+    began, tokens, done = time.perf_counter(), 0, 0
+    source = documents if isinstance(documents, Documents) else None
+    for batch, read in _ready(documents, tokenizer):
+        ids, starts = _encode(tokenizer, batch)
+        out = ids if eos is None else _with_ends(ids, starts, batch.ends, eos)
+        tokens, done = tokens + len(out), done + int(batch.ends.sum())
+        yield out
+        # By now it has been written.
+        if on_progress is not None:
+            total = None if source is None else source.bytes_total
+            on_progress(Encoded(done, tokens, read, total, time.perf_counter() - began))
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Texts to encode, each a document or a part of one. ends: bool (texts), whether a document ends with it. number:
+    of the first document; position: of its first character here."""
+
+    texts: list[str]
+    ends: np.ndarray
+    number: int
+    position: int
+
+
+def _ready(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[_Batch, int | None]]:
+    """Batches of what can be encoded by now, and how many bytes of the source they took."""
+    waiting, number, position, read, open_document = "", 0, 0, None, False
+    batches = _read_ahead(documents) if isinstance(documents, Documents) else _batches(documents)
+    for texts, read in batches:
+        first, begin = number, position
+        if not open_document and set(map(type, texts)) == {str}:
+            # Whole documents, of which there may be very many.
+            number += len(texts)
+            yield _Batch(texts, np.ones(len(texts), np.bool_), first, 0), read
+            continue
+        pieces, ends = [], np.array([not isinstance(text, Continued) for text in texts])
+        for text, last in zip(texts, ends.tolist(), strict=True):
+            waiting += text
+            ready = len(waiting) if last else tokenizer.settled(waiting)
+            pieces.append(waiting[:ready])
+            waiting, position = waiting[ready:], 0 if last else position + ready
+            number += last
+        open_document = not ends[-1]
+        yield _Batch(pieces, ends, first, begin), read
     if open_document:
-        yield _encode(tokenizer, waiting, number, position)
-        if eos is not None:
-            yield np.array([eos])
+        yield _Batch([waiting], np.ones(1, np.bool_), number, position), read
 
 
-def _encode(tokenizer: Tokenizer, text: str, number: int, position: int) -> np.ndarray:
+def _batches(documents: Iterable[str]) -> Iterator[tuple[list[str], int | None]]:
+    source = documents if isinstance(documents, Documents) else None
+    texts, size = [], 0
+    for text in documents:
+        texts.append(text)
+        size += len(text)
+        if size >= _TOGETHER:
+            yield texts, None if source is None else source.bytes_read
+            texts, size = [], 0
+    if texts:
+        yield texts, None if source is None else source.bytes_read
+
+
+def _read_ahead(documents: Documents) -> Iterator[tuple[list[str], int | None]]:
+    """The batches, each read while the one before it is encoded. Only for our own files: an iterator of somebody
+    else's may belong to its thread."""
+    batches = _batches(documents)
+    with ThreadPoolExecutor(1, thread_name_prefix="pellucid-reader") as reader:
+        ahead = reader.submit(next, batches, None)
+        while (batch := ahead.result()) is not None:
+            ahead = reader.submit(next, batches, None)
+            yield batch
+
+
+def _encode(tokenizer: Tokenizer, batch: _Batch) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of all texts, and where those of each begin."""
     try:
-        return tokenizer.encode(text)
-    except DataError as error:
-        where = f"document {number}" + (f", text from character {position} on" if position else "")
-        raise DataError(where, f"can't be encoded ({error})") from error
+        found = tokenizer.encode_batch(batch.texts)
+    except DataError as refusal:
+        # Which of them it was: they are encoded once more, one by one.
+        number, position = batch.number, batch.position
+        for text, last in zip(batch.texts, batch.ends.tolist(), strict=True):
+            try:
+                tokenizer.encode(text)
+            except DataError as error:
+                where = f"document {number}" + (f", text from character {position} on" if position else "")
+                raise DataError(where, f"can't be encoded ({error})") from error
+            number, position = number + last, 0 if last else position + len(text)
+        raise refusal
+    return found.ids, found.starts
 
 
-def _little_endian(ids: np.ndarray, position: int, limit: int, shown: str) -> bytes:
+def _with_ends(ids: np.ndarray, starts: np.ndarray, ends: np.ndarray, eos: int) -> np.ndarray:
+    """The ids with `eos` after each piece that ends a document."""
+    places = starts[1:][ends] + np.arange(np.count_nonzero(ends))
+    out = np.empty(len(ids) + len(places), np.int64 if eos < 0 or eos > LARGEST else np.uint32)
+    keep = np.ones(len(out), np.bool_)
+    keep[places] = False
+    out[keep] = ids
+    out[places] = eos
+    return out
+
+
+def _little_endian(ids: np.ndarray, dtype: str, position: int, limit: int, shown: str) -> np.ndarray:
     if ids.dtype.kind not in "iu" or ids.ndim != 1:
         got = f"{ids.dtype} with shape {ids.shape}"
         raise DataError(shown, "ids are not a list of integers", got=got, expected="one dimension of an integer type")
     if ids.min() < 0 or ids.max() > limit:
         at = int(np.flatnonzero((ids < 0) | (ids > limit))[0])
         raise DataError(shown, f"id out of range at token {position + at}", got=int(ids[at]), expected=f"0 to {limit}")
-    return ids.astype("<u4", copy=False).tobytes()
+    return np.ascontiguousarray(ids, dtype=f"<u{ITEM_BYTES[dtype]}")

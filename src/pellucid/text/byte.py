@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..base.errors import DataError
 from ..base.files import check_keys
+from .batch import IdBatch, character_offsets, utf8, utf8_batch
+from .special import numbered
 from .tokenizer import Tokenizer
 
 _BYTES = 256
@@ -28,19 +29,19 @@ class ByteTokenizer(Tokenizer):
     kind: ClassVar[str] = "byte"
 
     def __init__(self, *, special: Sequence[str] = ()) -> None:
-        super().__init__(_BYTES, special)
+        super().__init__(_BYTES + len(special), numbered("ByteTokenizer", special, _BYTES))
 
-    def encode(self, text: str) -> np.ndarray:
-        try:
-            raw = text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise DataError(
-                "ByteTokenizer.encode",
-                f"character {error.start} is half a surrogate pair and has no bytes",
-                got=f"U+{ord(text[error.start]):04X}",
-                hint="decode the source with errors='replace', or repair it",
-            ) from error
-        return np.frombuffer(raw, dtype=np.uint8).astype(np.uint32)
+    def _encode(self, text: str) -> np.ndarray:
+        return np.frombuffer(utf8(text, "ByteTokenizer.encode"), dtype=np.uint8).astype(np.uint32)
+
+    def _encode_batch(self, texts: Sequence[str]) -> IdBatch:
+        data, starts = utf8_batch(texts, "ByteTokenizer.encode_batch")
+        return IdBatch(data.astype(np.uint32), starts)
+
+    def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        ids = self._encode(text)
+        at = np.arange(len(ids))
+        return ids, character_offsets(ids.astype(np.uint8), at, at + 1)
 
     def _bytes(self, ids: np.ndarray) -> bytes:
         return ids.astype(np.uint8).tobytes()

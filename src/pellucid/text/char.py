@@ -19,6 +19,7 @@ import numpy as np
 
 from ..base.errors import DataError
 from ..base.files import check_keys
+from .special import numbered
 from .tokenizer import Tokenizer, character_error
 
 _CODE_POINTS = 0x110000
@@ -56,7 +57,8 @@ class CharTokenizer(Tokenizer):
         # One more entry than the largest code point: everything above is clipped to it.
         self._table = np.full(int(codes[-1]) + 2, missing, dtype=np.uint32)
         self._table[codes] = np.arange(len(codes), dtype=np.uint32)
-        super().__init__(len(self._codes), special)
+        first = len(self._codes)
+        super().__init__(first + len(special), numbered("CharTokenizer", special, first))
 
     @classmethod
     def train(cls, texts: str | Iterable[str], *, unknown: bool = False, special: Sequence[str] = ()) -> CharTokenizer:
@@ -84,7 +86,7 @@ class CharTokenizer(Tokenizer):
         """Id of characters outside the vocabulary, or None where they are an error."""
         return len(self._codes) - 1 if self._unknown else None
 
-    def encode(self, text: str) -> np.ndarray:
+    def _encode(self, text: str) -> np.ndarray:
         codes = _code_points(text)
         ids = self._table[np.minimum(codes, len(self._table) - 1)]
         if not self._unknown and (bad := ids == _MISSING).any():
@@ -96,6 +98,10 @@ class CharTokenizer(Tokenizer):
                 hint="train the tokenizer on text that has it, or with unknown=True",
             )
         return ids
+
+    def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        at = np.arange(len(text), dtype=np.int64)
+        return self._encode(text), np.stack([at, at + 1], axis=1)
 
     def _bytes(self, ids: np.ndarray) -> bytes:
         return self._text(self._codes[ids]).encode("utf-8")

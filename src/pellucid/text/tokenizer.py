@@ -1,9 +1,10 @@
 """What every tokenizer is: text to ids and back, special tokens, a file, and a fingerprint.
 
 This is the first step of the flow: text -> ids -> token file -> batches, and the last one of generation. A
-tokenizer is immutable. `encode` never yields a special token, whatever the text says, so that a document can't
-smuggle in an end-of-text; special tokens are placed by id. Decoding goes through bytes (`decode_bytes`), because a
-token of a byte-level vocabulary may hold a part of a character; that alone makes streaming exact for every kind.
+tokenizer is immutable. `encode` yields no special token, whatever the text says, so that a document can't
+smuggle in an end-of-text; they are placed by id, or by text whose author the caller trusts (`allowed_special`).
+Decoding goes through bytes (`decode_bytes`), because a token of a byte-level vocabulary may hold a part of a
+character; that alone makes streaming exact for every kind.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -19,6 +20,8 @@ import numpy as np
 
 from ..base.errors import DataError
 from ..base.files import StrPath, canonical_json, check_target, write_json
+from .batch import IdBatch
+from .special import AddedToken, Piece, SpecialTokens
 
 END_OF_TEXT = "<|endoftext|>"
 """The conventional name (GPT-2's) of the special token between documents."""
@@ -29,23 +32,25 @@ Ids = Sequence[int] | np.ndarray
 class Tokenizer(ABC):
     """A vocabulary of `vocab_size` ids, 0 to `vocab_size - 1`.
 
-    A subclass sets `kind`, calls `Tokenizer.__init__`, and defines `encode`, `_bytes` and `to_json` (with a class
-    method `from_json` for the way back). `settled` is for those whose ids depend on what follows.
+    A subclass sets `kind`, calls `Tokenizer.__init__`, and defines `_encode`, `_bytes` and `to_json` (with a class
+    method `from_json` for the way back). `_encode_batch` is for those with a faster way for many texts,
+    `_encode_offsets` for those that know where an id comes from, `settled` for those whose ids depend on what follows.
     """
 
     kind: ClassVar[str]
     version: ClassVar[int] = 1
 
-    def __init__(self, ordinary: int, special: Sequence[str]) -> None:
-        """`ordinary` ids for text, then one id for each name in `special`, in that order."""
-        for name in special:
-            if not isinstance(name, str) or not name or has_surrogate(name):
-                raise DataError(type(self).__name__, "not a name for a special token", got=repr(name))
-        if len(set(special)) != len(special):
-            raise DataError(type(self).__name__, "the same special token twice", got=", ".join(special))
-        self._vocab_size = ordinary + len(special)
-        self._special = {name: ordinary + i for i, name in enumerate(special)}
+    def __init__(self, vocab_size: int, special: Mapping[str, int], *, added: Sequence[AddedToken] = ()) -> None:
+        """`special` gives names and ids of special tokens, `added` further tokens with their options.
+
+        Raises DataError for names and ids that can't be.
+        """
+        self._vocab_size = vocab_size
+        tokens = [*(AddedToken(name, number) for name, number in special.items()), *added]
+        self._added = SpecialTokens(type(self).__name__, tokens, vocab_size)
+        self._special = self._added.ids
         self._special_ids = np.array(sorted(self._special.values()), dtype=np.int64)
+        self._position_matters = False  # whether text after a special token is encoded by `_encode_rest`
 
     @property
     def vocab_size(self) -> int:
@@ -62,9 +67,79 @@ class Tokenizer(ABC):
         """Id of the token that ends a document, or None where the vocabulary has none."""
         return self._special.get(END_OF_TEXT)
 
+    def encode(self, text: str, *, allowed_special: str | Collection[str] = ()) -> np.ndarray:
+        """Ids of `text`, uint32. Names of special tokens in it are text like any other, unless `allowed_special` has
+        them ("all" for every one). Raises DataError for text the vocabulary can't express, and for a name it lacks."""
+        allowed = self._added.allowed(allowed_special)
+        if not allowed:
+            return self._encode(text)
+        parts = [
+            np.array([number], np.uint32)
+            if number is not None
+            else self._encode(text[begin:end])
+            if begin == 0
+            else self._encode_rest(text[begin:end])
+            for begin, end, number in self._added.cut(text, allowed)
+        ]
+        return np.concatenate([np.empty(0, np.uint32), *parts])
+
+    def encode_batch(self, texts: Sequence[str], *, allowed_special: str | Collection[str] = ()) -> IdBatch:
+        """Ids of many texts, the same as `encode` of each."""
+        allowed = self._added.allowed(allowed_special)
+        if not allowed:
+            return self._encode_batch(texts)
+        if self._position_matters:
+            return IdBatch.of([self.encode(text, allowed_special=allowed_special) for text in texts])
+        cuts = [self._added.cut(text, allowed) for text in texts]
+        plain = self._encode_batch(
+            [text[b:e] for text, cut in zip(texts, cuts, strict=True) for b, e, number in cut if number is None]
+        )
+        encoded, parts, counts = iter(plain), [np.empty(0, np.uint32)], np.zeros(len(texts) + 1, np.int64)
+        for i, cut in enumerate(cuts):
+            for _, _, number in cut:
+                parts.append(next(encoded) if number is None else np.array([number], np.uint32))
+                counts[i + 1] += len(parts[-1])
+        return IdBatch(np.concatenate(parts), np.cumsum(counts))
+
+    def encode_offsets(
+        self, text: str, *, allowed_special: str | Collection[str] = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of `text`, and (ids, 2) begin and end of the characters each stands for; of a character that is spread
+        over several ids, every one has all of it. Raises DataError as `encode`, and where the kind can't tell."""
+        ids, offsets = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int64)]
+        for begin, end, number in self._added.cut(text, self._added.allowed(allowed_special)):
+            if number is None:
+                if begin and self._position_matters:
+                    where = f"{type(self).__name__}.encode_offsets"
+                    raise DataError(where, "text behind a special token", hint="ask for the offsets of each part")
+                found, where = self._encode_offsets(text[begin:end])
+                ids.append(found)
+                offsets.append(where + begin)
+            else:
+                ids.append(np.array([number], np.uint32))
+                offsets.append(np.array([[begin, end]], np.int64))
+        return np.concatenate(ids), np.concatenate(offsets)
+
+    def cut_special(self, text: str, *, allowed_special: str | Collection[str]) -> list[Piece]:
+        """Where `encode` would find special tokens: begin and end of every piece of the text, and the id it stands for
+        or None."""
+        return self._added.cut(text, self._added.allowed(allowed_special))
+
     @abstractmethod
-    def encode(self, text: str) -> np.ndarray:
-        """Ids of `text`, uint32, never a special one. Raises DataError for text the vocabulary can't express."""
+    def _encode(self, text: str) -> np.ndarray:
+        """Ids of text without special tokens, uint32."""
+
+    def _encode_rest(self, text: str) -> np.ndarray:
+        """`_encode` of text that stands behind a special token."""
+        return self._encode(text)
+
+    def _encode_batch(self, texts: Sequence[str]) -> IdBatch:
+        """`_encode` of many texts."""
+        return IdBatch.of([self._encode(text) for text in texts])
+
+    def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """`_encode` with the characters of each id."""
+        raise DataError(f"{type(self).__name__}.encode_offsets", "this tokenizer doesn't know where an id comes from")
 
     def settled(self, text: str) -> int:
         """How many leading characters of `text` get the same ids whatever follows them.
@@ -94,8 +169,9 @@ class Tokenizer(ABC):
             begin = i + 1
         return b"".join([*parts, self._bytes(checked[begin:])])
 
-    def stream_decoder(self, *, show_special: bool = False) -> StreamDecoder:
-        """A decoder for ids that arrive one by one."""
+    def stream_decoder(self, *, show_special: bool = False, after: Ids = ()) -> StreamDecoder:
+        """A decoder for ids that arrive one by one. `after`: the ids before them, whose text is there already; a kind
+        whose text depends on what came before looks at their end."""
         return StreamDecoder(self, show_special=show_special)
 
     @abstractmethod
@@ -161,15 +237,6 @@ class StreamDecoder:
         rest = self._utf8.decode(b"", final=True)
         self._utf8.reset()
         return rest
-
-
-def has_surrogate(text: str) -> bool:
-    """Whether `text` holds half a surrogate pair, which is no character and has no UTF-8."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def character_error(where: str, text: str, at: int, *, expected: str, hint: str) -> DataError:

@@ -1,0 +1,147 @@
+"""The tokenizer a published file describes: normalise -> cut into words -> model -> ids, and back.
+
+The parts are a `Normalizer`, a `Pretokenizer` and a model (`BPEModel`, `UnigramModel`) that turns words into ids;
+special tokens are cut out before all of them. A batch of texts goes through each stage as one array of bytes, in the
+worker pool. Decoding knows nothing of words: every id stands for its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..base.errors import DataError
+from .batch import IdBatch, character_offsets, utf8, utf8_batch
+from .hub_write import content_of
+from .normalize import Lowercase, Persian, Prepend, StripAccents, UnicodeForm
+from .parts import Parts
+from .special import AddedToken
+from .started import StartedTokenizer
+from .unigram import UnigramModel
+
+# A space is a character by itself to these, so a text may be cut before it.
+_LOCAL = (UnicodeForm, Lowercase, StripAccents, Persian)
+
+
+class PipelineTokenizer(StartedTokenizer):
+    """A tokenizer of parts. `to_json` is the content of a Hugging Face tokenizer.json, and so is a saved file.
+
+    Args:
+        parts: the stages.
+        vocab_size: number of ids, those of added tokens included.
+        added: special tokens, and plain words beside the model's.
+    """
+
+    kind: ClassVar[str] = "pipeline"
+
+    def __init__(self, parts: Parts, *, vocab_size: int, added: Sequence[AddedToken] = ()) -> None:
+        super().__init__(vocab_size, {}, added=added)
+        self.parts = parts
+        self._meanings = parts.meanings(added)
+        # Behind a special token nothing is put before a text that "first" keeps for the very beginning.
+        self._position_matters = parts.pretokenizer.mark_before == "first"
+        where = type(self).__name__
+        if parts.normalizer and any(token.normalized for token in added):
+            names = ", ".join(repr(t.content) for t in added if t.normalized)
+            raise DataError(where, "tokens that are looked for in normalised text, with a normaliser", got=names)
+
+    @property
+    def added(self) -> Mapping[str, AddedToken]:
+        """All tokens beside the model's, by name."""
+        return self._added.by_name
+
+    @property
+    def frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids the file wants before and after a text. `encode` doesn't add them: they are for whoever builds a
+        prompt."""
+        return self.parts.frame
+
+    def piece(self, number: int) -> bytes:
+        """The bytes an id stands for. Raises DataError for an id that is none."""
+        self._checked([number])
+        return self._started(np.array([number]), False)[0]
+
+    def _encode(self, text: str) -> np.ndarray:
+        return self._run([text], first=True)[0]
+
+    def _encode_rest(self, text: str) -> np.ndarray:
+        return self._run([text], first=False)[0]
+
+    def _encode_batch(self, texts: Sequence[str]) -> IdBatch:
+        return self._run(texts, first=True)
+
+    def _prepared(self, texts: Sequence[str], first: bool) -> Sequence[str]:
+        normalizer, pretokenizer = self.parts.normalizer, self.parts.pretokenizer
+        if normalizer:
+            texts = [normalizer(text) for text in texts]
+        if pretokenizer.rewrites:
+            texts = [pretokenizer.rewrite(text, first=first) for text in texts]
+        return texts
+
+    def _run(self, texts: Sequence[str], *, first: bool) -> IdBatch:
+        data, starts = utf8_batch(self._prepared(texts, first), f"{type(self).__name__}.encode")
+        words = self.parts.pretokenizer.cut(data, starts)
+        ids, id_starts = self.parts.model.encode_words(words.data, words.starts)
+        return IdBatch(ids, id_starts[words.firsts])
+
+    def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        parts, where = self.parts, f"{type(self).__name__}.encode_offsets"
+        normal = parts.normalizer(text)
+        # What stands before the text can be counted off; any other change can't.
+        if normal != text and not all(isinstance(step, Prepend) for step in parts.normalizer.steps):
+            raise DataError(where, "offsets of a text that the normaliser changes", hint="normalise it first")
+        if parts.pretokenizer.collapse:
+            raise DataError(where, "offsets of a text whose white space is collapsed")
+        prepared = parts.pretokenizer.rewrite(normal, first=True)
+        data = np.frombuffer(utf8(prepared, where), np.uint8)
+        words = parts.pretokenizer.cut(data, np.array([0, len(data)]))
+        ids, begin, end = self._places(words.data, words.starts, where)
+        if words.at is not None:
+            end = np.where(end > begin, words.at[end - 1] + 1, words.at[begin])
+            begin = words.at[begin]
+        offsets = character_offsets(data, begin, end)
+        return ids, np.clip(offsets - (len(prepared) - len(text)), 0, None)
+
+    def _places(self, data: np.ndarray, starts: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids of words, and the bytes each stands for, begin and end."""
+        model = self.parts.model
+        if isinstance(model, UnigramModel):
+            ids, id_starts, ends = model.encode_ends(data, starts)
+            ends = ends + np.repeat(starts[:-1], np.diff(id_starts))
+        else:
+            ids, id_starts = model.encode_words(data, starts)
+            if model.unknown is not None and (ids == model.unknown).any():
+                raise DataError(where, "offsets of a text with unknown characters")
+            ends = np.cumsum(model.lengths()[ids])
+        begins = np.empty(len(ids), np.int64)
+        begins[1:] = ends[:-1]
+        begins[id_starts[:-1][np.diff(id_starts) > 0]] = starts[:-1][np.diff(id_starts) > 0]
+        return ids, begins, np.asarray(ends, np.int64)
+
+    def settled(self, text: str) -> int:
+        parts = self.parts
+        always = [token for token in self._added.by_name.values() if not token.special]
+        if any(t.lstrip or t.rstrip or any(c.isspace() for c in t.content) for t in always):
+            return 0
+        if not all(isinstance(step, _LOCAL) for step in parts.normalizer.steps):
+            return 0
+        return parts.pretokenizer.settled(text)
+
+    def _started(self, ids: np.ndarray, start: bool) -> tuple[bytes, bool]:
+        try:
+            raw = b"".join(map(self._meanings.__getitem__, ids.tolist()))
+        except KeyError as error:
+            raise DataError(
+                f"{type(self).__name__}.decode",
+                "an id that the vocabulary leaves out",
+                got=error.args[0],
+                hint="use the tokenizer the ids were made with",
+            ) from None
+        if start and self.parts.strip_space:
+            return raw.removeprefix(b" "), not raw
+        return raw, start and not raw
+
+    def to_json(self) -> dict[str, Any]:
+        return content_of(self.parts, list(self.added.values()))

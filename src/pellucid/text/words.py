@@ -1,0 +1,105 @@
+"""Words of texts, and the distinct words of a corpus: what the Unigram tokenizer and its trainer work on.
+
+The rule (`compiled/words.py`) looks at ASCII white space alone, so no text has to be classified and nothing is lost:
+the words of a text in a row are the text. It puts a space before a word into the word, so that the first word of a line
+would look like no other; `marked_utf8` writes a space before every line that isn't empty.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from ..base.errors import DataError
+from .batch import utf8, utf8_batch
+from .native import compiled, shared
+
+_CHUNK = 1 << 16  # bytes of text one worker takes at a time
+_BLOCK = 1 << 24  # characters of text that are counted together
+_NO_LIMIT = 1 << 62
+_LINE = re.compile(r"(?:\A|(?<=\n))(?=[^\n])")
+
+
+def chunks_of(starts: np.ndarray, size: int) -> np.ndarray:
+    """Cuts items that begin at the bytes `starts` (n + 1) into chunks of about `size` bytes: the first item of each,
+    and n."""
+    n = len(starts) - 1
+    cuts = np.searchsorted(starts, np.arange(0, starts[-1], size), side="right") - 1
+    return np.unique(np.concatenate([[0], cuts, [n]]))
+
+
+def joined(values: np.ndarray, places: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """What chunks wrote, in a row: edges[c + 1] - edges[c] values of chunk c, from values[places[c]] on."""
+    result = np.empty(int(edges[-1]), values.dtype)
+    for begin, end, at in zip(edges[:-1].tolist(), edges[1:].tolist(), places.tolist(), strict=True):
+        result[begin:end] = values[at : at + end - begin]
+    return result
+
+
+def marked_utf8(texts: Sequence[str], where: str) -> tuple[np.ndarray, np.ndarray]:
+    """`utf8_batch` of the texts with one space more at the beginning of every line that isn't empty. Raises DataError,
+    in the name of `where`, for half a surrogate pair."""
+    marked = [(_LINE.sub(" ", text) if "\n" in text else " " + text) if text else text for text in texts]
+    try:
+        return utf8_batch(marked, where)
+    except DataError:
+        # Names the place in the text as it came.
+        utf8(texts[0], where) if len(texts) == 1 else utf8_batch(texts, where)
+        raise
+
+
+def split_words(data: np.ndarray, texts: np.ndarray, *, longest: int = _NO_LIMIT) -> tuple[np.ndarray, np.ndarray]:
+    """Where words begin (int64, words + 1), and the number of the first word of each text (int64, texts + 1).
+
+    data: uint8, UTF-8; texts: int64 (n + 1), where each text begins. A word above `longest` bytes is cut.
+    """
+    firsts = np.zeros(len(texts), np.int64)
+    if not len(data):
+        return np.zeros(1, np.int64), firsts
+    chunks = chunks_of(texts, _CHUNK)
+    starts, words = np.empty(len(data), np.int64), np.empty(len(texts) - 1, np.int64)
+    counts = np.empty(len(chunks) - 1, np.int64)
+    arrays = [shared(a) for a in (chunks, data, texts)]
+    compiled("words").split(len(counts), 1, *arrays, longest, shared(starts), shared(words), shared(counts))
+    np.cumsum(words, out=firsts[1:])
+    found = joined(starts, texts[chunks[:-1]], np.concatenate([[0], np.cumsum(counts)]))
+    return np.append(found, len(data)), firsts
+
+
+def count_words(texts: Iterable[str], where: str, *, longest: int) -> dict[bytes, int]:
+    """How often each word of the marked `texts` occurs, in no order that means anything. Memory for one block of text
+    at a time.
+
+    Raises DataError, in the name of `where`, for half a surrogate pair.
+    """
+    total: dict[bytes, int] = {}
+    for block in _blocks(texts):
+        data, edges = marked_utf8(block, where)
+        starts, _ = split_words(data, edges, longest=longest)
+        n = len(starts) - 1
+        if not n:
+            continue
+        table = np.full(1 << (2 * n).bit_length(), -1, np.int32)
+        firsts, counts, size = np.empty(n, np.int32), np.empty(n, np.int64), np.empty(1, np.int64)
+        compiled("words").count(1, 1, *map(shared, (data, starts, table, firsts, counts, size)))
+        raw, distinct = data.tobytes(), firsts[: int(size[0])]
+        bounds = zip(starts[distinct].tolist(), starts[distinct + 1].tolist(), counts.tolist(), strict=False)
+        for begin, end, count in bounds:
+            word = raw[begin:end]
+            total[word] = total.get(word, 0) + count
+    return total
+
+
+def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
+    block: list[str] = []
+    size = 0
+    for text in texts:
+        block.append(text)
+        size += len(text)
+        if size >= _BLOCK:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block

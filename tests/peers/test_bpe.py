@@ -1,0 +1,331 @@
+"""Byte-pair tokenizers beside `tokenizers` and `tiktoken`: equal ids on every text, equal vocabularies from training.
+
+Vocabularies are trained here, so nothing has to be fetched; with PELLUCID_VOCABULARIES naming a folder of published
+ones (see `test_published_vocabularies`), those are compared too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pellucid.text import BPETokenizer, load_tokenizer, read_tiktoken, write_tiktoken
+from pellucid.text.alphabet import ORDER
+from pellucid.text.batch import utf8_batch
+from pellucid.text.hub_write import canonical_merges
+from pellucid.text.patterns import PATTERNS
+from pellucid.text.split import split
+from pellucid.text.unicode import LETTER, LOWER, NUMBER, PUNCTUATION, SPACE, UPPER, classes
+
+from .texts import HARD, SCALARS, random_texts, scalar_texts
+
+tokenizers = pytest.importorskip("tokenizers")
+tiktoken = pytest.importorskip("tiktoken")
+
+# tiktoken's own expressions, as its published encodings have them.
+RUST = {
+    "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
+    "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
+    "llama3": PATTERNS["llama3"].regexes[0],
+    "qwen2": PATTERNS["qwen2"].regexes[0],
+    "o200k": PATTERNS["o200k"].regexes[0],
+    "tekken": PATTERNS["tekken"].regexes[0],
+}
+TEXTS = [*HARD, *random_texts(1, 2000)]
+
+
+@pytest.fixture(scope="session")
+def corpus(repository: Path) -> list[str]:
+    """Lines to train on: English and code from the checkout, and Persian, Greek, Chinese and emoji from the texts."""
+    text = (repository / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text += (repository / "src" / "pellucid" / "text" / "special.py").read_text(encoding="utf-8")
+    return [*text.splitlines(keepends=True), *HARD[6:12] * 3, *random_texts(2, 500)]
+
+
+@pytest.fixture(scope="session")
+def real_texts(request: pytest.FixtureRequest) -> list[str]:
+    """The files of real data, whole, where there are some."""
+    folder: Path = request.getfixturevalue("corpus_folder")
+    files = sorted([*folder.glob("*/*.txt"), *folder.glob("*/*.jsonl"), *folder.glob("*/*.json")])
+    return [path.read_bytes().decode("utf-8") for path in files]
+
+
+def same_ids(ours: Any, theirs: list[list[int]], texts: list[str]) -> None:
+    for text, ids, expected in zip(texts, ours, theirs, strict=True):
+        assert ids.tolist() == expected, repr(text[:200])
+
+
+def hub_ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    return [found.ids for found in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+# --- characters and words ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expression", "mask"),
+    [
+        (r"\p{L}", LETTER),
+        (r"\p{N}", NUMBER),
+        (r"\s", SPACE),
+        (r"\p{P}", PUNCTUATION),
+        (r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", UPPER),
+        (r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", LOWER),
+    ],
+)
+def test_classes_of_every_character(expression: str, mask: int) -> None:
+    index, pages = classes()
+    codes = np.array(SCALARS)
+    ours = pages[(index[codes >> 7].astype(np.int64) << 7) | (codes & 127)] & mask
+    expected = set(codes[ours != 0].tolist())
+    plain = tiktoken.Encoding(
+        "x", pat_str=expression, mergeable_ranks={bytes([i]): i for i in range(256)}, special_tokens={}
+    )
+    everything = "".join(map(chr, SCALARS))
+    # What an expression doesn't match is dropped by tiktoken, and kept by a split that removes matches.
+    assert set(map(ord, plain.decode(plain.encode_ordinary(everything)))) == expected
+    cut = tokenizers.pre_tokenizers.Split(tokenizers.Regex(expression), "removed")
+    left = {
+        ord(c)
+        for i in range(0, len(everything), 4096)
+        for word, _ in cut.pre_tokenize_str(everything[i : i + 4096])
+        for c in word
+    }
+    assert set(SCALARS) - left == expected
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_words_of_every_pattern(name: str) -> None:
+    pattern = PATTERNS[name]
+    texts = [text for text in [*TEXTS, *scalar_texts(17)] if text]
+    drops = name == "clip"
+    data, starts, _ = split(*utf8_batch(texts, "test"), pattern)
+    raw, edges = data.tobytes(), starts.tolist()
+    for expression in pattern.regexes:
+        cut = tokenizers.pre_tokenizers.Split(
+            tokenizers.Regex(expression), "removed" if drops else "isolated", invert=drops
+        )
+        at = 0
+        for text in texts:
+            expected = [word for word, _ in cut.pre_tokenize_str(text)]
+            found = [raw[edges[k] : edges[k + 1]].decode() for k in range(at, min(at + len(expected), len(edges) - 1))]
+            assert found == expected, repr(text)
+            at += len(expected)
+        assert at == len(edges) - 1
+
+
+# --- ids --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RUST)
+def test_tiktoken(name: str, corpus: list[str], tmp_path: Path) -> None:
+    trained = BPETokenizer.train(corpus, 700, pattern=name)
+    write_tiktoken(trained, tmp_path / "ranks.tiktoken")
+    ours = read_tiktoken(tmp_path / "ranks.tiktoken", pattern=name, special={"<|x|>": 700, "<|end|>": 705})
+    theirs = tiktoken.Encoding(
+        name, pat_str=RUST[name], mergeable_ranks=dict(ours.model.ids), special_tokens={"<|x|>": 700, "<|end|>": 705}
+    )
+    texts = [*TEXTS, *scalar_texts(11)]
+    same_ids(ours.encode_batch(texts), theirs.encode_ordinary_batch(texts, num_threads=2), texts)
+    text = "a<|x|> b<|end|><|x|>"
+    assert ours.encode(text, allowed_special="all").tolist() == theirs.encode(text, allowed_special="all")
+    assert ours.encode(text, allowed_special=["<|x|>"]).tolist() == theirs.encode(
+        text, allowed_special={"<|x|>"}, disallowed_special=()
+    )
+    assert ours.encode(text).tolist() == theirs.encode_ordinary(text)
+
+
+def hub_trained(corpus: list[str], size: int, **options: Any) -> Any:
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(**options))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size, min_frequency=2, show_progress=False, initial_alphabet=alphabet
+    )
+    made.train_from_iterator(corpus, trainer)
+    return made
+
+
+def test_training_finds_the_same_merges(corpus: list[str]) -> None:
+    ours = BPETokenizer.train(corpus, 1500).to_json()["model"]
+    theirs = json.loads(hub_trained(corpus, 1500).to_str())["model"]
+    assert ours["merges"] == theirs["merges"]
+    assert ours["vocab"] == theirs["vocab"]
+
+
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+SPLIT = {"type": "Split", "pattern": {"Regex": PATTERNS["llama3"].regexes[0]}, "behavior": "Isolated", "invert": False}
+ADDED = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+CHANGES: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "space before": {"pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": True, "use_regex": True}},
+    "llama": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [SPLIT, BYTE_LEVEL]}, "ignore_merges": True},
+    "digits": {
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTE_LEVEL | {"use_regex": True}],
+        }
+    },
+    "numbers": {
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "Digits", "individual_digits": False}, BYTE_LEVEL | {"use_regex": True}],
+        }
+    },
+    "one word": {"pre_tokenizer": BYTE_LEVEL},
+    "always a space": {"normalizer": {"type": "Prepend", "prepend": " "}},
+    "small letters": {"normalizer": {"type": "Lowercase"}},
+    "added": {
+        "added_tokens": [
+            {"id": 1500, "content": "<|a|>", **ADDED},
+            {"id": 1501, "content": "<|a|>b", **ADDED, "lstrip": True},
+            {"id": 1502, "content": "  ", **ADDED, "special": False},
+            {"id": 1503, "content": "<R>", **ADDED, "rstrip": True},
+            {"id": 1504, "content": "they", **ADDED, "special": False, "normalized": True},
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_tokenizer_json(name: str, corpus: list[str], tmp_path: Path) -> None:
+    content = json.loads(hub_trained(corpus, 1500).to_str())
+    changes = dict(CHANGES[name])
+    content["model"]["ignore_merges"] = changes.pop("ignore_merges", False)
+    content |= changes
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    ours, theirs = load_tokenizer(path), tokenizers.Tokenizer.from_file(str(path))
+    marked = ["<|a|>b <|a|><R>  x", "  <|a|>b", "a  the\n <|a|>b<R> \t", "they  theythe"]
+    texts = [*TEXTS, *marked, *scalar_texts(23)]
+    same_ids(ours.encode_batch(texts, allowed_special="all"), hub_ids(theirs, texts), texts)
+    # Written again it is the same, here and there.
+    ours.save(tmp_path / "again.json")
+    again = tokenizers.Tokenizer.from_file(str(tmp_path / "again.json"))
+    assert load_tokenizer(tmp_path / "again.json").fingerprint() == ours.fingerprint()
+    assert hub_ids(again, texts[:200]) == hub_ids(theirs, texts[:200])
+
+
+@pytest.mark.parametrize("fallback", ["bytes", "unknown", "fused"])
+@pytest.mark.parametrize("mark", ["prepend", "metaspace", "first", "words"])
+def test_characters_as_symbols(fallback: str, mark: str, corpus: list[str], tmp_path: Path) -> None:
+    letters = "▁abcdefghijklmnopqrstuvwxyzAIT.,'0123456789é中"
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=["<unk>", "<s>"],
+        show_progress=False,
+        limit_alphabet=40,
+        initial_alphabet=list(letters),
+    )
+    made.train_from_iterator(corpus, trainer)
+    content = json.loads(made.to_str())
+    model = content["model"]
+    model["fuse_unk"] = fallback == "fused"
+    if fallback == "bytes":
+        model["byte_fallback"] = True
+        for byte in range(256):
+            model["vocab"][f"<0x{byte:02X}>"] = len(model["vocab"])
+    space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    if mark == "prepend":
+        content["pre_tokenizer"] = None
+        replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+        content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, replace]}
+    elif mark == "words":
+        content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, space]}
+    else:
+        content["pre_tokenizer"] = space | ({"prepend_scheme": "first", "split": False} if mark == "first" else {})
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    ours, theirs = load_tokenizer(path), tokenizers.Tokenizer.from_file(str(path))
+    texts = [*TEXTS, "▁a ▁▁b▁ c", "<s> a<s>b", *scalar_texts(37)]
+    same_ids(ours.encode_batch(texts, allowed_special="all"), hub_ids(theirs, texts), texts)
+
+
+def test_merges_of_ranks(corpus: list[str], tmp_path: Path) -> None:
+    """A vocabulary that came without merges gets the ones it was trained with."""
+    trained = BPETokenizer.train(corpus, 900, pattern="o200k")
+    write_tiktoken(trained, tmp_path / "ranks")
+    assert canonical_merges(read_tiktoken(tmp_path / "ranks", pattern="o200k").model) == trained.model.merges
+
+
+def test_real_text(real_texts: list[str]) -> None:
+    """Trained on a part, compared on all of it; and the whole of every file as one text."""
+    lines = [line for text in real_texts for line in text.splitlines(keepends=True)[:800]]
+    theirs = hub_trained(lines, 4000)
+    ours = BPETokenizer.train(lines, 4000)
+    same_ids(ours.encode_batch(real_texts), hub_ids(theirs, real_texts), [text[:50] for text in real_texts])
+    for text in real_texts:
+        assert ours.decode(ours.encode(text)) == text
+
+
+@pytest.mark.parametrize("name", ["as it is", "digits"])
+def test_offsets(name: str, corpus: list[str], tmp_path: Path) -> None:
+    content = json.loads(hub_trained(corpus, 600).to_str()) | CHANGES[name]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    ours = load_tokenizer(tmp_path / "tokenizer.json")
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in [*HARD[:12], *random_texts(5, 300)]:
+        ids, offsets = ours.encode_offsets(text)
+        expected = theirs.encode(text)
+        assert ids.tolist() == expected.ids
+        assert offsets.tolist() == [list(pair) for pair in expected.offsets], repr(text)
+
+
+def test_the_table_of_characters_is_what_its_script_writes() -> None:
+    pytest.importorskip("regex")
+    from tests.repo import unicode_runs
+
+    assert unicode_runs.module() == unicode_runs.TARGET.read_text(encoding="utf-8")
+
+
+# --- published vocabularies -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def vocabularies() -> Path:
+    """Folder with *.tiktoken, qwen3.json, gpt2/ and bpe_simple_vocab_16e6.txt.gz."""
+    named = os.environ.get("PELLUCID_VOCABULARIES")
+    if not named:
+        pytest.skip("no published vocabularies: set PELLUCID_VOCABULARIES to a folder of them")
+    return Path(named)
+
+
+@pytest.mark.parametrize("name", ["r50k", "p50k", "cl100k", "o200k"])
+def test_published_ranks(name: str, vocabularies: Path, real_texts: list[str]) -> None:
+    ours = load_tokenizer(vocabularies / f"{name}_base.tiktoken")
+    assert isinstance(ours, BPETokenizer)
+    pattern = RUST[ours.parts.pretokenizer.cuts[0].name]
+    theirs = tiktoken.Encoding(
+        name, pat_str=pattern, mergeable_ranks=dict(ours.model.ids), special_tokens=dict(ours.special)
+    )
+    texts = [*real_texts, *TEXTS, *scalar_texts(3), "x" * 1_000_000]
+    texts.append("".join(real_texts).replace("\n", " ")[:10_000_000])
+    same_ids(ours.encode_batch(texts), theirs.encode_ordinary_batch(texts, num_threads=2), texts)
+
+
+def test_published_files(vocabularies: Path, real_texts: list[str], tmp_path: Path) -> None:
+    ranks = load_tokenizer(vocabularies / "r50k_base.tiktoken")
+    gpt2 = load_tokenizer(vocabularies / "gpt2")
+    texts = [*real_texts, *TEXTS, *scalar_texts(3)]
+    same_ids(gpt2.encode_batch(texts), [ids.tolist() for ids in ranks.encode_batch(texts)], texts)
+    for path in (vocabularies / "qwen3.json", vocabularies / "bpe_simple_vocab_16e6.txt.gz"):
+        ours = load_tokenizer(path)
+        ours.save(tmp_path / path.name)
+        source = path if path.suffix == ".json" else tmp_path / path.name
+        theirs = tokenizers.Tokenizer.from_file(str(source))
+        same_ids(ours.encode_batch(texts, allowed_special="all"), hub_ids(theirs, texts), texts)
+        assert load_tokenizer(tmp_path / path.name).fingerprint() == ours.fingerprint()
+
+
+def test_order_of_bytes() -> None:
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    assert len(ORDER) == len(alphabet) == 256
