@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...kernels.cpu.functions import inlined
-from ...kernels.cpu.launch import kernel
+from .loops import loops
 from .trie import step, value
 from .unigram import character_length
 from .words import same
@@ -158,7 +158,7 @@ def _slot(data, begin, n):
     return np.int64((h ^ (h >> _MIX)) & np.uint64(_SLOTS - 1))
 
 
-@kernel
+@loops
 def encode(
     lo, hi, chunks, data, starts, nodes, scores, user, unused, split, byte_ids, unknown_id, ids, counts
 ):  # fmt: skip
