@@ -258,7 +258,8 @@ def test_merges_of_ranks(corpus: list[str], tmp_path: Path) -> None:
 
 
 def test_real_text(real_texts: list[str]) -> None:
-    """Trained on a part, compared on all of it; and the whole of every file as one text."""
+    """Trained on the first lines of every file, compared on the first half million characters as one text."""
+    real_texts = [text[:500_000] for text in real_texts]
     lines = [line for text in real_texts for line in text.splitlines(keepends=True)[:800]]
     theirs = hub_trained(lines, 4000)
     ours = BPETokenizer.train(lines, 4000)
