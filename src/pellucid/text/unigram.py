@@ -27,7 +27,13 @@ from .words import chunks_of, joined
 
 #: How far the score of the unknown piece lies below the smallest score of the vocabulary (SentencePiece's choice).
 UNKNOWN_PENALTY = 10.0
+_LARGEST_SCORE = 1e38
 _CHUNK = 1 << 15  # bytes of text that one worker takes at a time
+
+
+def is_score(value: object) -> bool:
+    """Whether a value of a file can be a score: a number that float32 holds, and no NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST_SCORE
 
 
 class UnigramModel:
