@@ -303,6 +303,10 @@ def test_the_alphabet_is_one_to_one() -> None:
             lambda: BPEModel([b"a", b"b", b""], [(b"a", b"")]),
             "BPEModel: merge 0 with an empty token; got b'a' + b''",
         ),
+        (
+            lambda: BPEModel([b"a", b"a" * 70_000], None),
+            "BPEModel: tokens too long to be parted in every place; got 4900000001 steps",
+        ),
         (lambda: BPEModel([], []), "BPEModel: not a size for a vocabulary; got 0, expected 1 to 16777216"),
         (
             lambda: encoded(BPEModel([b"a", b"b"], []), [b"ab", b"abc"]),

@@ -95,7 +95,7 @@ class BPEModel:
         if self.merges is None:
             order = range(len(self.tokens)) if self.ranks is None else self.ranks
             ranks = {token: int(order[number]) for token, number in ids.items()}
-            merges, rank = merges_by_parts(ids, ranks, characters=self.characters)
+            merges, rank = merges_by_parts(ids, ranks, _WHERE, characters=self.characters)
         else:
             merges, rank = merges_of(self.merges, ids, _WHERE)
         symbols: dict[int, dict[bytes, int]] = {}

@@ -21,6 +21,8 @@ looked up whole before they are merged."""
 CHARACTER, LAST_CHARACTER = 0x7FFFFFF0, 0x7FFFFFF1
 """Left ids, in the table of pairs, of characters that are symbols, and of those that end a word."""
 
+_MOST_WORK = 1 << 32  # bytes to copy for all ways to part all tokens; cl100k takes 5 million
+
 MOST_TOKENS = 1 << 24
 """Ids a vocabulary may have."""
 
@@ -45,11 +47,15 @@ def merges_of(pairs: Sequence[tuple[bytes, bytes]], ids: dict[bytes, int], where
 
 
 def merges_by_parts(
-    ids: dict[bytes, int], ranks: dict[bytes, int], *, characters: bool
+    ids: dict[bytes, int], ranks: dict[bytes, int], where: str, *, characters: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merges of a vocabulary that has none of its own (tiktoken, SentencePiece): any two tokens merge whose bytes
     together are a token, and their rank is that token's. `characters`: a token may only be parted between characters.
+
+    Raises DataError for tokens so long that trying all their parts would take minutes.
     """
+    if (work := sum(len(token) ** 2 for token in ids)) > _MOST_WORK:
+        raise DataError(where, "tokens too long to be parted in every place", got=f"{work} steps")
     found: list[tuple[int, int, int]] = []
     order: list[int] = []
     get = ids.get

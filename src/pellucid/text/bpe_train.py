@@ -19,6 +19,7 @@ from .patterns import Pattern
 from .split import split
 
 _BYTES = 256
+_MOST_BYTES = 1 << 29  # of distinct words: places in them are numbered in 32 bits
 _BLOCK = 1 << 23  # characters of text that are counted together
 
 
@@ -73,6 +74,8 @@ def learn_merges(
     ordered = sorted(word for word in words if len(word) > 1)
     data = np.frombuffer(b"".join(ordered), np.uint8)
     merges, result = np.empty((vocab_size + 1, 3), np.int32), np.zeros(2, np.int64)
+    if len(data) > _MOST_BYTES:
+        raise DataError(where, "too many distinct words", got=f"{len(data)} bytes", expected=f"at most {_MOST_BYTES}")
     if len(data):
         starts = np.zeros(len(ordered) + 1, np.int64)
         np.cumsum([len(word) for word in ordered], out=starts[1:])

@@ -116,7 +116,12 @@ class SpecialTokens:
     def _make_finder(self, allowed: frozenset[str], normalized: bool) -> re.Pattern[str] | None:
         names = [name for name in allowed if self.by_name[name].normalized is normalized]
         names.sort(key=lambda name: (-len(name), name))
-        return re.compile("|".join(map(re.escape, names))) if names else None
+        # One branch for each first character: at most places in a text, one look is enough.
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(name[0], []).append(re.escape(name[1:]))
+        branches = [f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in sorted(groups.items())]
+        return re.compile("|".join(branches)) if names else None
 
     def _cut(self, text: str, begin: int, end: int, find: re.Pattern[str]) -> list[Piece]:
         pieces: list[Piece] = []
