@@ -210,8 +210,8 @@ def test_int8_costs_less_than_a_hundredth_of_the_loss_on_real_text(corpus_folder
     model = TransformerLM(config)
     optimizer = AdamW(model.named_parameters(), learning_rate=3e-3)
     random, span = np.random.default_rng(0), np.arange(65)
-    for _ in range(120):
-        windows = text[random.integers(0, len(text) * 9 // 10, 16)[:, None] + span]
+    for _ in range(80):
+        windows = text[random.integers(0, len(text) * 9 // 10, 8)[:, None] + span]
         model.zero_grad()
         model.loss(windows[:, :-1], windows[:, 1:]).backward()
         optimizer.step()
@@ -220,7 +220,7 @@ def test_int8_costs_less_than_a_hundredth_of_the_loss_on_real_text(corpus_folder
         parent = model.loss(held_out[:, :-1], held_out[:, 1:]).item()
         model.quantize()
         child = model.loss(held_out[:, :-1], held_out[:, 1:]).item()
-    assert parent < 2.8
+    assert parent < 3.0
     assert abs(child - parent) < 0.01 * parent
 
 
