@@ -35,6 +35,7 @@ def follow(ours: Any, theirs: Any, *, max_norm: float | None = None, rate: Any =
             p.grad, q.grad = pl.tensor(gradient), torch.tensor(gradient, dtype=torch.float64)
         norm = optimizer.step(max_norm=max_norm)
         if max_norm is not None:
+            assert norm is not None
             close(norm.item(), torch.nn.utils.clip_grad_norm_(other, max_norm).item(), "accumulate", "norm")
         peer.step()
     for i, (p, q) in enumerate(zip(mine.values(), other, strict=True)):

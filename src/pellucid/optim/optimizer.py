@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ..base import dtypes
 from ..base.errors import CheckpointError, ConfigError
 from ..device import Array
 from ..ops import zeros
-from ..tape import Parameter, Tensor
+from ..tape import Parameter, Tensor, constant
 
 
 def clip_scale(parameters: Iterable[Parameter], max_norm: float | None) -> tuple[Tensor, Tensor]:
@@ -30,11 +31,15 @@ def clip_scale(parameters: Iterable[Parameter], max_norm: float | None) -> tuple
         if p.grad is not None:
             gradients.append(p.grad.array)
     if not gradients:
-        raise ConfigError("step", "no parameter has a gradient", hint="call backward() first")
+        raise _without_gradients()
     kernels = gradients[0].device.kernels
     norm = kernels.global_norm(gradients)
     scale = kernels.clip_scale(norm, max_norm=float("inf") if max_norm is None else max_norm)
     return Tensor(norm), Tensor(scale)
+
+
+def _without_gradients() -> ConfigError:
+    return ConfigError("step", "no parameter has a gradient", hint="call backward() first")
 
 
 @dataclass(frozen=True)
@@ -94,9 +99,16 @@ class Optimizer:
         rate = self.learning_rate * group.learning_rate_scale
         return rate, decay if group.weight_decay is None else group.weight_decay
 
-    def step(self, *, max_norm: float | None = None) -> Tensor:
-        """One update from the gradients, which are clipped to `max_norm` first (None: not clipped). Returns the norm
-        before clipping, shape (), still on the device. Parameters without a gradient stay as they are."""
+    def step(self, *, max_norm: float | None = None) -> Tensor | None:
+        """One update from the gradients, which are clipped to `max_norm` first. Returns the norm before clipping, shape
+        (), still on the device; None where `max_norm` is None and nothing is clipped. Parameters without a gradient
+        stay as they are."""
+        if max_norm is None:
+            device = next((p.device for p in self.parameters.values() if p.grad is not None), None)
+            if device is None:
+                raise _without_gradients()
+            self.apply(Tensor(constant(device, 1.0, dtypes.float32)))
+            return None
         norm, scale = clip_scale(self.parameters.values(), max_norm)
         self.apply(scale)
         return norm
