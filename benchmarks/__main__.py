@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("cases", nargs="*", metavar="case", help="which ones to run; default: all, in the order below")
-    peers = ("torch", "llama.cpp", "tokenizers", "none")
+    peers = ("torch", "jax", "llama.cpp", "tokenizers", "none")
     p.add_argument("--peer", choices=peers, default="none", help="run beside it; default none")
     p.add_argument(
         "--peer-python", metavar="PATH", help="interpreter that has llama-cpp-python and gguf; default: this one"
@@ -115,6 +115,13 @@ def main(argv: list[str] | None = None) -> int:
             p.error("PyTorch is not installed; `make peers` installs it")
         torch.set_num_threads(options.threads)
         about["torch"] = torch.__version__
+    elif peer == "jax":
+        if given.cases != ["train"]:
+            p.error("jax is the peer of train alone: name this case")
+        try:
+            about["jax"] = import_module("jax").__version__
+        except ImportError:
+            p.error("JAX is not installed; `pip install -r requirements-jax.txt` installs it")
     elif peer == "tokenizers":
         for name in ("tokenizers", "sentencepiece"):
             try:

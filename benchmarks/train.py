@@ -149,6 +149,8 @@ def make_side(name: str, config: TransformerConfig, weights: Weights) -> Any:
     """A side by its name; PyTorch is loaded only where it's asked for."""
     if name == "pellucid":
         return Pellucid(config, weights)
+    if name == "jax":
+        return import_module("benchmarks.peers.jax_transformer").Jax(config, weights)
     peer = import_module("benchmarks.peers.torch_transformer")
     return peer.PyTorch(config, weights, compiled=name == "torch compiled")
 
