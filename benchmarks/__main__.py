@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from . import decode, dispatch, kernels, nanogpt, startup, text, train, xor
+from . import decode, dispatch, experts, gemm, kernels, nanogpt, ratios, startup, text, train, xor
 from .options import Refused
 from .report import Row, as_json, environment, table
 from .train import MODELS, PRECISIONS, TrainOptions, parse_shape
@@ -25,9 +25,11 @@ CASES: dict[str, tuple[Callable[[TrainOptions], list[Row]], str]] = {
     "import": (startup.run_import, "`import pellucid` over a bare interpreter"),
     "first-step": (startup.run_first_step, "a fresh process until nanoGPT's first training step, cold and warm"),
     "dispatch": (dispatch.run, "an operation on 64 elements with the tape on"),
+    "gemm": (gemm.run, "matrix products at the shapes of the 101.7M model, beside oneDNN"),
     "kernels": (kernels.run, "kernels at the shapes of two models, and their share of this machine's ceilings"),
     "xor": (xor.run, "2000 steps of a network of 33 parameters: overhead and nothing else"),
     "train": (train.run, "a whole training step of a 101.7M and a 4.0M model, and its share of the measured roofline"),
+    "experts": (experts.run, "a training step of a mixture of experts over that of a dense model of its active size"),
     "decode": (decode.run_decode, "tokens after 128 of context, shape of SmolLM2-135M; no peer yet"),
     "prefill": (decode.run_prefill, "a prompt of 512 tokens, same shape; no peer yet"),
     "tokenizers": (text.run, "a vocabulary trained and encoded with; peers tokenizers and sentencepiece, both at once"),
@@ -61,6 +63,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--compile", action="store_true", help="train: beside PyTorch's eager path its compiled one too")
     p.add_argument("--memory", action="store_true", help="train: peak memory of each side in a process of its own too")
     p.add_argument("--quick", action="store_true", help="fewer repetitions")
+    p.add_argument("--record", type=Path, metavar="FILE", help="add this run's ratios to peers to a file")
+    p.add_argument(
+        "--against", type=Path, metavar="FILE", help="end with status 1 if a ratio fell behind the recorded one"
+    )
     p.add_argument("--json", action="store_true", help="end with one line of JSON")
     return p
 
@@ -118,9 +124,20 @@ def main(argv: list[str] | None = None) -> int:
         print(f"benchmarks: {refusal}", file=sys.stderr)
         return 2
     print(table(found))
+    behind: list[str] = []
+    try:
+        if given.against:
+            behind = ratios.worse(given.against, found, about)
+        if given.record:
+            ratios.record(given.record, found, about)
+    except Refused as refusal:
+        print(f"benchmarks: {refusal}", file=sys.stderr)
+        return 2
+    for line in behind:
+        print(f"behind: {line}", file=sys.stderr)
     if given.json:
         print(json.dumps({**about, "rows": as_json(found)}))
-    return 0
+    return 1 if behind else 0
 
 
 if __name__ == "__main__":

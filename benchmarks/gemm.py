@@ -1,27 +1,31 @@
-"""Matrix products at the shapes models use, beside NumPy's BLAS, interleaved in one process.
+"""Case gemm: matrix products at the shapes of the 101.7M model and a few others, beside oneDNN (through PyTorch).
 
-    python -m benchmarks.gemm [--threads N] [--quick] [--best] [--only TEXT]
-
-Each case is checked against NumPy before it is timed. `ratio` is our rate over BLAS's in float32 on as many threads;
-the bf16 column rounds float32 operands while packing. Times are medians of interleaved runs; `--best` takes the fastest
-run instead, for a machine that others use, and `--threads 1` measures CPU time, which is the same for all.
+A linear layer's forward is x @ W^T, its gradients are dy @ W and dy^T @ x. Both sides get operands in the same format
+and return results in it: float32, or bfloat16. Ours packs them on the way, the peer does what oneDNN does. Each product
+is compared with NumPy's in float64 before it is timed. `share` is that of the fastest product of this run.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import os
-import time
-from statistics import median
-from types import ModuleType
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
-os.environ.pop("OPENBLAS_CORETYPE", None)
-os.environ.pop("OPENBLAS_L2_SIZE", None)
+import numpy as np
 
-SETTLE = 0.03  # s, after which OpenBLAS's threads have stopped looking for work and leave the cores to others
+from pellucid.base import dtypes
+from pellucid.base.dtypes import DType
+from pellucid.device import cpu
+from pellucid.kernels.cpu.matmul import matmul
 
-#: (name, M, K, N, a transposed, b transposed); a linear layer's forward is x @ W^T, its gradients dy @ W and dy^T @ x.
+from .options import Refused
+from .report import Row, interleaved, row
+from .train import TrainOptions
+
+AGREEMENT = {"float32": 1e-5, "bfloat16": 1e-2}  # of the largest result
+SECONDS = 2e-3  # of work in a turn, about
+
+#: (name, M, K, N, a transposed, b transposed)
 Case = tuple[str, int, int, int, bool, bool]
 
 
@@ -35,96 +39,57 @@ def layer(name: str, tokens: int, fan_in: int, fan_out: int) -> list[Case]:
 
 def cases() -> list[Case]:
     found: list[Case] = []
-    for n in (128, 384, 512):
-        found += layer(f"nano 128-{n}", 768, 128, n)
-    found += layer("nano 512-128", 768, 512, 128)
-    found += layer("nano head 65", 768, 128, 65)
     for tokens in (512, 2048):
-        for k, n in ((768, 768), (768, 256), (768, 1408), (1408, 768), (768, 32000)):
-            found += layer(f"lm {tokens} {k}-{n}", tokens, k, n)
-    found += [("square 1024", 1024, 1024, 1024, False, False), ("square 2048", 2048, 2048, 2048, False, False)]
-    for k, n in ((768, 768), (768, 32000)):
-        found += [(f"decode {k}-{n}", 1, k, n, False, True), (f"decode {k}-{n} kn", 1, k, n, False, False)]
-    found += [("rows 4 768-768", 4, 768, 768, False, True), ("rows 16 768-768", 16, 768, 768, False, True)]
-    found += [
-        ("tiny 8", 8, 8, 8, False, False),
-        ("tiny 2-8", 4, 2, 8, False, True),
-        ("small 64", 64, 64, 64, False, False),
-    ]
+        for name, k, n in (("qkv", 768, 1280), ("o", 768, 768), ("gate and up", 768, 2816), ("down", 1408, 768)):
+            found += layer(f"{name}, {tokens}", tokens, k, n)
+    found += layer("head, 512", 512, 768, 32000)
+    found += layer("nanoGPT fc_in", 768, 128, 512)
+    return [*found, ("square", 1024, 1024, 1024, False, False), ("square", 2048, 2048, 2048, False, False)]
+
+
+def _ours(a: np.ndarray, b: np.ndarray, dtype: DType, turned: tuple[bool, bool]) -> Callable[[], Any]:
+    x, y = (cpu.upload(h.astype(dtype.numpy), dtype) for h in (a, b))
+    x, y = (h.transpose() if turn else h for h, turn in zip((x, y), turned, strict=True))
+    return lambda: matmul(x, y)
+
+
+def _torch(a: np.ndarray, b: np.ndarray, dtype: DType, turned: tuple[bool, bool]) -> Callable[[], Any]:
+    torch = import_module("torch")
+    x, y = (torch.from_numpy(h).to(getattr(torch, dtype.name)) for h in (a, b))
+    x, y = (h.T if turn else h for h, turn in zip((x, y), turned, strict=True))
+    return lambda: x @ y
+
+
+def _host(result: Any) -> np.ndarray:
+    return result.float().numpy() if hasattr(result, "float") else cpu.download(result).astype(np.float64)
+
+
+def run(options: TrainOptions) -> list[Row]:
+    sides = {"pellucid": _ours} | ({"torch": _torch} if options.peer == "torch" else {})
+    timed: list[tuple[Case, str, str, list[float]]] = []
+    random = np.random.default_rng(0)
+    for case in cases()[:: 5 if options.quick else 1]:
+        name, m, k, n, *turned = case
+        a = random.standard_normal((k, m) if turned[0] else (m, k), dtype=np.float32)
+        b = random.standard_normal((n, k) if turned[1] else (k, n), dtype=np.float32)
+        for precision in options.precisions:
+            dtype = dtypes.dtype(precision)
+            runs = {by: make(a, b, dtype, (turned[0], turned[1])) for by, make in sides.items()}
+            exact = [h.astype(dtype.numpy).astype(np.float64) for h in (a, b)]
+            want = np.matmul(*(h.T if turn else h for h, turn in zip(exact, turned, strict=True)))
+            for by, call in runs.items():
+                if np.abs(_host(call()) - want).max() > AGREEMENT[precision] * np.abs(want).max():
+                    raise Refused(f"gemm: {name} of {by} in {precision} is wrong; it is not timed")
+            inner = max(1, int(SECONDS / (2.0 * m * k * n / 4e11)))
+            seconds = interleaved(runs, rounds=5 if options.quick else 15, inner=inner, pause=options.pause / 2)
+            timed += [(case, precision, by, values) for by, values in seconds.items()]
+    best: dict[str, float] = {}
+    found: list[Row] = []
+    rates = [([2.0 * c[1] * c[2] * c[3] / s / 1e9 for s in values], c, p, by) for c, p, by, values in timed]
+    for values, _, precision, by in rates:
+        if by == "pellucid":
+            best[precision] = max(best.get(precision, 0.0), float(np.median(values)))
+    for values, (name, m, k, n, *_), precision, by in rates:
+        more = {"share": round(float(np.median(values)) / best[precision], 3)}
+        found.append(row("gemm", name, by, values, unit="GFLOP/s", shape=f"{m}x{k}x{n}", dtype=precision, **more))
     return found
-
-
-def pin(pool: ModuleType) -> None:
-    """Puts the caller and the workers on cores of their own: the product is measured, not where threads wake up."""
-    if not hasattr(os, "sched_setaffinity") or pool.threads() < 2:
-        return
-    with contextlib.suppress(AttributeError, OSError):
-        cores = sorted(os.sched_getaffinity(0))
-        pool._start()
-        for i, thread in enumerate(pool._threads, 1):
-            os.sched_setaffinity(thread.native_id, {cores[i % len(cores)]})
-        os.sched_setaffinity(0, {cores[0]})
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--best", action="store_true")
-    options = parser.parse_args()
-    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["PELLUCID_THREADS"] = str(options.threads)
-
-    import numpy as np
-
-    from pellucid.base import dtypes
-    from pellucid.device import cpu, pool
-    from pellucid.device.cpu import view
-    from pellucid.kernels.cpu.matmul import matmul
-
-    pin(pool)
-    clock = time.perf_counter if options.threads > 1 else time.thread_time
-    rng = np.random.default_rng(0)
-    print(
-        f"{'case':26} {'M':>6} {'K':>6} {'N':>6}   {'blas':>7} {'f32':>7} {'ratio':>6} {'bf16':>7} {'ratio':>6}"
-        "   GFLOP/s; us: blas f32 bf16"
-    )
-    for name, m, k, n, ta, tb in cases():
-        if options.only not in name:
-            continue
-        a = rng.standard_normal((k, m) if ta else (m, k), dtype=np.float32)
-        b = rng.standard_normal((n, k) if tb else (k, n), dtype=np.float32)
-        x, w = cpu.upload(a, dtypes.float32), cpu.upload(b, dtypes.float32)
-        a, x = (a.T, x.transpose()) if ta else (a, x)
-        b, w = (b.T, w.transpose()) if tb else (b, w)
-        runs = {
-            "blas": lambda a=a, b=b: np.matmul(a, b),
-            "f32": lambda x=x, w=w: matmul(x, w),
-            "bf16": lambda x=x, w=w: matmul(x, w, operand_dtype=dtypes.bfloat16),
-        }
-        want = runs["blas"]()
-        assert np.abs(view(runs["f32"]()) - want).max() < 1e-4 * k**0.5
-        assert np.abs(view(runs["bf16"]()) - want).max() < 2.5e-2 * k**0.5
-        flops = 2.0 * m * k * n
-        inner = max(1, int(3e-4 / (flops / 2e11 + 4e-6)))
-        rounds = 7 if options.quick else max(7, min(25, int(1.5e11 / (flops * inner))))
-        times: dict[str, list[float]] = {label: [] for label in runs}
-        for _ in range(rounds):
-            for label, run in runs.items():
-                if options.threads > 1:
-                    time.sleep(SETTLE)
-                run()
-                begin = clock()
-                for _ in range(inner):
-                    run()
-                times[label].append((clock() - begin) / inner)
-        t = {label: (min if options.best else median)(values) for label, values in times.items()}
-        rate = {label: flops / value / 1e9 for label, value in t.items()}
-        micro = " ".join(f"{value * 1e6:.1f}" for value in t.values())
-        blas, f32, bf16 = rate.values()
-        rates = f"{blas:7.1f} {f32:7.1f} {f32 / blas:6.2f} {bf16:7.1f} {bf16 / blas:6.2f}"
-        print(f"{name:26} {m:6} {k:6} {n:6}   {rates}   {micro}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -23,7 +23,7 @@ from .options import Options, Refused
 from .report import Row, interleaved, row
 
 LEAST = 2e-3  # s, of one turn
-POSITIVE = ("second", "rstd")  # arguments that are squares, or roots of them
+POSITIVE = ("seconds", "rstd")  # arguments that are squares, or roots of them
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,14 @@ class Case:
             if name == "b" or (name == "weight" and len(shape) == 2):  # a matrix of a layer: results stay near 1
                 host *= np.float32(shape[-1] ** -0.5)
             found[name] = where.upload(np.abs(host) + 0.5 if name in POSITIVE or not shape else host, floats)
+        for argument in KERNELS[self.kernel].arguments:
+            if argument.kind.startswith("arrays"):
+                found[argument.name] = [found[argument.name]]
         return found | self.settings
 
 
 def cases() -> list[Case]:
-    norm, loss = {"eps": 1e-5}, {"operand_dtype": None, "gradients": True}
+    norm, loss = {"eps": 1e-5, "result_dtype": None}, {"operand_dtype": None, "gradients": True}
     seen = {"causal": True, "dropout": 0.0, "seed": 0, "counter": 0}
     adam = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "step": 10}
     found = [
@@ -86,9 +89,10 @@ def cases() -> list[Case]:
     ]
     for b, t, h, kv, d in ((12, 64, 4, 4, 32), (1, 512, 12, 4, 64)):
         shapes = {"q": (b, t, h, d), "k": (b, t, kv, d), "v": (b, t, kv, d)}
-        found.append(Case("attention", shapes, {"scale": d**-0.5, **seen}))
+        for operands in (None, dtypes.bfloat16):
+            found.append(Case("attention", shapes, {"scale": d**-0.5, "operand_dtype": operands, **seen}))
     for operands in (None, dtypes.bfloat16):
-        settings = {"bias": None, "operand_dtype": operands}
+        settings = {"bias": None, "operand_dtype": operands, "result_dtype": None}
         found += [
             Case("matmul", {"a": a, "b": b}, settings) for a, b in (((768, 128), (128, 512)), ((512, 768), (768, 768)))
         ]
@@ -96,7 +100,7 @@ def cases() -> list[Case]:
         shapes = {"x": (n, d), "weight": (v, d), "targets": (n,), "weights": (n,)}
         found.append(Case("lm_head_loss", shapes, loss, below={"targets": v}))
     big = (2048, 1408)
-    found.append(Case("adamw_", {"weight": big, "grad": big, "first": big, "second": big, "scale": ()}, adam))
+    found.append(Case("adamw_", {"weights": big, "grads": big, "firsts": big, "seconds": big, "scale": ()}, adam))
     return found
 
 
@@ -106,7 +110,8 @@ def arrays(case: Case, arguments: dict[str, Any], result: Any) -> Iterator[Array
         if isinstance(value, Array):
             yield value
     for name in KERNELS[case.kernel].writes:
-        yield arguments[name]
+        written = arguments[name]
+        yield from written if isinstance(written, list) else [written]
 
 
 def check(case: Case, ours: dict[str, Any], result: Any) -> None:

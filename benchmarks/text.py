@@ -31,7 +31,10 @@ CHECKED = 2000  # lines
 
 
 def ours(lines: Sequence[str], kind: str, size: int) -> Tokenizer:
-    return UnigramTokenizer.train(lines, size) if kind == "unigram" else BPETokenizer.train(lines, size)
+    if kind == "unigram":
+        return UnigramTokenizer.train(lines, size)
+    # Lines are short: their first words should look like all others, as they do to every side here.
+    return BPETokenizer.train(lines, size, space_before=True)
 
 
 def lines_of(options: Options, language: str) -> list[str]:

@@ -11,6 +11,7 @@ every kernel runs immediately; nothing else is ever taken from that copy.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -154,7 +155,7 @@ def _fill(target: Array, value: np.ndarray[Any, Any]) -> None:
 
 def _poisoned(nbytes: int) -> Buffer:
     buffer = reference.allocate(nbytes)
-    buffer.memory[...] = 0xFF  # type: ignore[index]
+    ctypes.memset(buffer.address, 0xFF, nbytes)
     return buffer
 
 

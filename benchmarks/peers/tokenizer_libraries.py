@@ -33,7 +33,7 @@ class HubTokenizers:
             )
         else:
             found = lib.Tokenizer(lib.models.BPE())
-            found.pre_tokenizer = lib.pre_tokenizers.ByteLevel(add_prefix_space=False)
+            found.pre_tokenizer = lib.pre_tokenizers.ByteLevel(add_prefix_space=True)
             trainer = lib.trainers.BpeTrainer(
                 vocab_size=size, initial_alphabet=lib.pre_tokenizers.ByteLevel.alphabet(), show_progress=False
             )

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import decode, text, train, xor
+from benchmarks import decode, experts, gemm, text, train, xor
 from benchmarks.options import Refused
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.text import ByteTokenizer
@@ -51,11 +51,41 @@ def test_a_wrong_step_is_not_timed(tiny, monkeypatch):
         train.run(tiny)
 
 
+def test_products_are_checked_and_timed(tiny, monkeypatch):
+    monkeypatch.setattr(gemm, "cases", lambda: gemm.layer("small", 40, 33, 20))
+    found = gemm.run(tiny)
+    assert {row.dtype for row in found} == {"float32", "bfloat16"}
+    assert all(row.p50 > 0 and 0 < row.more["share"] <= 1 for row in found)
+    monkeypatch.setattr(
+        gemm,
+        "_ours",
+        lambda a, b, dtype, turned: lambda: gemm.matmul(*(gemm.cpu.upload(h, dtype) for h in (a + 1, b.T))),
+    )
+    with pytest.raises(Refused, match="small forward of pellucid in float32 is wrong"):
+        gemm.run(tiny)
+
+
 def test_the_operations_of_a_step_add_up_to_it():
     side = train.Pellucid(TINY, train.initial_weights(TINY, seed=0))
     lines = train.per_operation(side, train.random_ids(TINY, (1, 8))).splitlines()[2:]
     shares = [float(line.rsplit("|", 2)[1].strip(" %")) for line in lines]
     assert sum(shares) == pytest.approx(100, abs=0.05 * len(shares))
+
+
+def test_the_dense_twin_of_a_mixture_has_its_active_size():
+    counts, twin = (c.parameter_counts() for c in (experts.EXPERTS, experts.dense_twin(experts.EXPERTS)))
+    assert str(counts) == "55.2M total, 35.7M active"
+    routers = 6 * 8 * 512
+    assert twin.total == twin.active == counts.active - routers
+
+
+def test_a_step_of_a_mixture_is_checked_and_timed(tiny, monkeypatch):
+    monkeypatch.setattr(experts, "EXPERTS", replace(TINY, experts=4, moe_layers=(1,), shared_expert=True))
+    found = experts.run(tiny)
+    assert [(row.by, row.dtype) for row in found] == [
+        (by, dtype) for dtype in ("float32", "bfloat16") for by in ("experts", "dense")
+    ]
+    assert all(row.more["over dense"] > 0 for row in found if row.by == "experts")
 
 
 def test_decoding_and_prefill_agree_with_the_definition(tiny, monkeypatch):

@@ -95,6 +95,11 @@ def test_byte_pairs(corpus: Path, tmp_path: Path, run: Run) -> None:
     loaded = load_tokenizer(tmp_path / "t.json")
     assert (loaded.kind, loaded.vocab_size) == ("bpe", 280)
     assert loaded.eot == 279
+    options = ["--kind", "bpe", "--vocab", 280, "--out", tmp_path / "s.json", "--space-before"]
+    run("train", "--corpus", corpus, *options)
+    ids = run("encode", tmp_path / "s.json", "wind")["ids"]
+    assert ids == run("encode", tmp_path / "s.json", "wind wind")["ids"][len(ids) :]
+    assert run("decode", tmp_path / "s.json", *ids)["text"] == "wind"
     run("encode", tmp_path / "t.json", "--corpus", corpus, "--out", tmp_path / "t.bin")
     tokens = TokenFile.open(tmp_path / "t.bin")
     tokens.check_tokenizer(loaded)
@@ -311,6 +316,7 @@ def test_mistakes(
     assert line("train", "--corpus", corpus, "--kind", "char", "--vocab", 9) == (
         "--vocab: a char tokenizer has the size it has. hint: leave it out"
     )
+    assert line("train", "--corpus", corpus, "--space-before") == "--space-before: not for unigram. hint: --kind bpe"
     assert line("train", "--corpus", corpus, "--vocab", 0) == "--vocab: must be at least 1; got 0"
     assert line("train", "--corpus", corpus, "--out", "no/t.json") == (
         "no/t.json: cannot be written: its folder does not exist. hint: create the folder first"

@@ -9,7 +9,7 @@ from pellucid.base import dtypes
 from pellucid.base.errors import DeviceError
 from pellucid.base.settings import settings
 from pellucid.device import HostDevice
-from pellucid.device.cpu import size_class
+from pellucid.device.blocks import size_class
 
 
 @pytest.fixture
@@ -43,6 +43,39 @@ def test_blocks_are_reused(host: HostDevice) -> None:
     third = host.allocate(4999)
     assert third.address != address
     assert host.peak_bytes == 2 * size_class(5000)
+
+
+def test_a_steady_loop_asks_the_system_for_nothing(host: HostDevice) -> None:
+    def step() -> None:
+        first = host.allocate(5000)
+        second = host.empty((300,), dtypes.float32)
+        del first
+        host.allocate(100)
+        del second
+
+    for _ in range(3):
+        step()
+    before = host.blocks_from_system
+    for _ in range(100):
+        step()
+    assert host.blocks_from_system == before
+    held = [host.allocate(5000), host.allocate(5000)]
+    assert host.blocks_from_system == before + 1
+    assert held[0].address != held[1].address
+
+
+def test_a_buffer_outlives_its_device() -> None:
+    host = HostDevice("gone", "pellucid.kernels.cpu")
+    array = host.upload(np.arange(5), dtypes.int64)
+    del host
+    assert array.device.download(array).tolist() == list(range(5))  # type: ignore[attr-defined]
+    del array
+
+
+def test_what_is_no_size_is_refused(host: HostDevice) -> None:
+    for wrong in (-1, 1 << 70):
+        with pytest.raises(DeviceError, match="out of memory"):
+            host.allocate(wrong)
 
 
 def test_trim(host: HostDevice) -> None:

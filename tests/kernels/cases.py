@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from pellucid.base import dtypes
 from pellucid.base.dtypes import DType
 from pellucid.device import reference
@@ -221,7 +223,7 @@ for _norm in (0.5, 1.0, 3.0, float("nan"), float("inf"), 0.0):
 
 @case("rmsnorm", shapes=ROWS)
 def _rmsnorm(d: Data, s: Shape) -> Call:
-    return [d.normal(*s), d.normal(s[-1])], {"eps": 1e-5}
+    return [d.normal(*s), d.normal(s[-1])], {"eps": 1e-5, "result_dtype": None}
 
 
 @case("rmsnorm_backward", shapes=ROWS)
@@ -231,12 +233,12 @@ def _rmsnorm_backward(d: Data, s: Shape) -> Call:
 
 @case("layernorm", shapes=ROWS)
 def _layernorm(d: Data, s: Shape) -> Call:
-    return [d.normal(*s), d.normal(s[-1]), d.normal(s[-1])], {"eps": 1e-5}
+    return [d.normal(*s), d.normal(s[-1]), d.normal(s[-1])], {"eps": 1e-5, "result_dtype": None}
 
 
 @case("layernorm", "no-bias", shapes=ROWS)
 def _layernorm_no_bias(d: Data, s: Shape) -> Call:
-    return [d.normal(*s), d.normal(s[-1]), None], {"eps": 1e-5}
+    return [d.normal(*s), d.normal(s[-1]), None], {"eps": 1e-5, "result_dtype": None}
 
 
 @case("layernorm_backward", shapes=ROWS)
@@ -250,6 +252,111 @@ pair("swiglu")
 @case("swiglu_backward")
 def _swiglu_backward(d: Data, s: Shape) -> Call:
     return [d.normal(*s), d.normal(*s), d.normal(*s)], {}
+
+
+@case("swiglu_joint_backward", shapes=((1, 1), (5, 7), (63, 100), (0, 4), (3, 1000)), layouts=("plain",))
+def _swiglu_joint_backward(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(s[0], 2 * s[1])], {}
+
+
+# --- mixture of experts -----------------------------------------------------------------------------------------------
+
+TOKENS = ((1, 1, 1), (5, 3, 2), (63, 8, 2), (100, 8, 8), (0, 4, 2), (257, 33, 4))  # tokens, experts, chosen
+
+
+def _chosen(d: Data, s: Shape, *, some: float = 0.8) -> Any:
+    """Experts of tokens, a share of which goes somewhere."""
+    n, experts, active = s
+    order = np.argsort(d.random.random((n, experts)), axis=1)[:, :active]
+    return d.plain(np.where(d.random.random((n, 1)) < some, order, experts), dtypes.int64)
+
+
+@case("top_experts", shapes=TOKENS)
+def _top_experts(d: Data, s: Shape) -> Call:
+    return [d.normal(s[0], s[1]), None], {"active": s[2]}
+
+
+@case("top_experts", "counted", shapes=TOKENS)
+def _top_experts_counted(d: Data, s: Shape) -> Call:
+    logits = d.normal(s[0], s[1]).numbers.round()  # many equal ones, and some that are no numbers
+    return [d.value(np.where(logits == 1, np.nan, logits)), d.mask(s[0])], {"active": s[2]}
+
+
+@case("expert_gates", shapes=TOKENS)
+def _expert_gates(d: Data, s: Shape) -> Call:
+    return [d.normal(s[0], s[1]), _chosen(d, s)], {}
+
+
+@case("expert_gates_backward", shapes=TOKENS)
+def _expert_gates_backward(d: Data, s: Shape) -> Call:
+    return [d.normal(s[0], s[2]), d.rows(s[0], s[2]), _chosen(d, s)], {"experts": s[1]}
+
+
+@case("router_statistics", shapes=TOKENS)
+def _router_statistics(d: Data, s: Shape) -> Call:
+    return [d.normal(s[0], s[1]), _chosen(d, s)], {}
+
+
+@case("router_statistics", "nobody", shapes=((5, 3, 2),))
+def _router_statistics_of_nobody(d: Data, s: Shape) -> Call:
+    return [d.normal(s[0], s[1]), _chosen(d, s, some=0)], {}
+
+
+@case("router_statistics_backward", shapes=TOKENS)
+def _router_statistics_backward(d: Data, s: Shape) -> Call:
+    return [d.normal(2 + s[1]), d.normal(s[0], s[1]), _chosen(d, s), d.rows(2 + s[1])], {}
+
+
+@case("group_by_expert", shapes=TOKENS, layouts=("plain", "gaps"))
+def _group_by_expert(d: Data, s: Shape) -> Call:
+    return [d.value(_chosen(d, s).numbers)], {"experts": s[1]}
+
+
+@case("gather_rows", shapes=((5, 8), (63, 1), (0, 4), (257, 33)))
+def _gather_rows(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.index(2 * s[0] + 1, 100)], {"share": 2}
+
+
+@case("sum_rows", shapes=((5, 8), (63, 1), (0, 4), (257, 33)))
+def _sum_rows(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.index(s[0] + 1, 100, 3)], {}
+
+
+@case("scaled_swiglu", shapes=((5, 8), (63, 2), (0, 4), (257, 66)))
+def _scaled_swiglu(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(s[0], 1)], {}
+
+
+@case("scaled_swiglu_backward", shapes=((5, 8), (63, 2), (0, 4), (257, 66)))
+def _scaled_swiglu_backward(d: Data, s: Shape) -> Call:
+    return [d.normal(s[0], s[1] // 2), d.normal(*s), d.normal(s[0], 1)], {}
+
+
+def _bounds(d: Data, rows: int) -> Any:
+    """Five experts, the second without rows, and a few rows of nobody's."""
+    cuts = np.sort(d.random.integers(0, rows + 1, 4))
+    return d.plain([0, cuts[0], cuts[0], *cuts[1:]], dtypes.int64)
+
+
+for _operand in (None, dtypes.bfloat16):
+    _more = {"shapes": ((1, 1, 1), (63, 33, 100), (200, 7, 3), (0, 5, 4)), "tolerance": "mixed" if _operand else None}
+
+    for _transposed in (False, True):
+        _label = ("-transposed" if _transposed else "") + (f"-{_operand.name}" if _operand else "")
+
+        @case("grouped_matmul", _label[1:], **_more)
+        def _grouped_matmul(
+            d: Data, s: Shape, operand: DType | None = _operand, transposed: bool = _transposed
+        ) -> Call:
+            rows, k, m = s
+            weights = [d.normal(*((m, k) if transposed else (k, m))) for _ in range(5)]
+            options = {"transposed": transposed, "operand_dtype": operand}
+            return [d.normal(rows, k), weights, _bounds(d, rows)], options
+
+    @case("grouped_outer", _operand.name if _operand else "", **_more)
+    def _grouped_outer(d: Data, s: Shape, operand: DType | None = _operand) -> Call:
+        rows, k, m = s
+        return [d.normal(rows, k), d.normal(rows, m), _bounds(d, rows)], {"operand_dtype": operand}
 
 
 # --- by index ---------------------------------------------------------------------------------------------------------
@@ -295,6 +402,16 @@ def _cross_entropy(d: Data, s: Shape) -> Call:
     return [d.normal(*s), d.index(s[1], s[0]), _weights(d, s[0])], {}
 
 
+@case("mse", shapes=((1,), (63,), (100, 1000), (7, 5, 3)))
+def _mse(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(*s)], {}
+
+
+@case("mse_backward", shapes=((1,), (63,), (100, 1000), (7, 5, 3)))
+def _mse_backward(d: Data, s: Shape) -> Call:
+    return [d.plain(0.7, d.dtype), d.normal(*s)], {}
+
+
 @case("cross_entropy_backward", shapes=LOGITS)
 def _cross_entropy_backward(d: Data, s: Shape) -> Call:
     lse = d.plain(d.random.random(s[0]) + 5, d.statistics)
@@ -322,10 +439,29 @@ for _gradients in (True, False):
 @case("matmul", shapes=((1, 1, 1), (5, 7, 3), (63, 33, 100)))
 def _matmul(d: Data, s: Shape) -> Call:
     m, k, n = s
-    return [d.normal(2, m, k), d.normal(k, n), d.normal(n)], {"operand_dtype": None}
+    return [d.normal(2, m, k), d.normal(k, n), d.normal(n)], {"operand_dtype": None, "result_dtype": None}
 
 
-HEADS = {"causal": True, "scale": 0.3, "dropout": 0.0, "seed": 0, "counter": 0}
+for _wanted in ((True, True, True), (False, True, True), (True, False, False)):
+
+    @case(
+        "linear_backward",
+        "-".join(n for n, w in zip(("x", "weight", "bias"), _wanted, strict=True) if w),
+        shapes=((1, 1, 1), (4, 2, 8), (5, 7, 3), (63, 33, 100)),
+    )
+    def _linear_backward(d: Data, s: Shape, wanted: tuple[bool, ...] = _wanted) -> Call:
+        m, k, n = s
+        options = dict(zip(("for_x", "for_weight", "for_bias"), wanted, strict=True))
+        return [d.normal(m, n), d.normal(m, k), d.normal(n, k)], {"operand_dtype": None, **options}
+
+
+@case("matmul", "narrow", shapes=((5, 7, 3), (63, 33, 100)), tolerance="mixed", kinds=(dtypes.float32,))
+def _matmul_narrow(d: Data, s: Shape) -> Call:
+    m, k, n = s
+    return [d.normal(m, k), d.normal(k, n), d.normal(m, n)], {"operand_dtype": None, "result_dtype": dtypes.bfloat16}
+
+
+HEADS = {"causal": True, "scale": 0.3, "dropout": 0.0, "seed": 0, "counter": 0, "operand_dtype": None}
 ATTENTION = ((1, 1, 1, 1, 1, 2), (2, 7, 7, 4, 2, 8), (1, 63, 63, 2, 1, 6))
 
 
@@ -358,7 +494,10 @@ PARAMETERS = ((1,), (63,), (100,), (1000,), (0,), (5, 7), (70, 1000))
 
 
 def _state(d: Data, s: Shape, count: int) -> list[Any]:
-    return [d.normal(*s), d.normal(*s), *[d.positive(*s) for _ in range(count)], d.plain(0.5, dtypes.float32)]
+    """Two parameters, their gradients, and `count` more lists of what belongs to them; the scale."""
+    both = (s, (17,))
+    signed = [[d.normal(*shape) for shape in both] for _ in range(2)]
+    return [*signed, *[[d.positive(*shape) for shape in both] for _ in range(count)], d.plain(0.5, dtypes.float32)]
 
 
 @case("adamw_", shapes=PARAMETERS, layouts=FLAT)
@@ -369,8 +508,8 @@ def _adamw(d: Data, s: Shape) -> Call:
 
 @case("sgd_", shapes=PARAMETERS, layouts=FLAT)
 def _sgd(d: Data, s: Shape) -> Call:
-    weight, grad, scale = _state(d, s, 0)
-    return [weight, grad, None, scale], {"lr": 1e-2, "momentum": 0.9, "nesterov": False, "weight_decay": 0.1}
+    weights, grads, scale = _state(d, s, 0)
+    return [weights, grads, None, scale], {"lr": 1e-2, "momentum": 0.9, "nesterov": False, "weight_decay": 0.1}
 
 
 for _nesterov in (True, False):

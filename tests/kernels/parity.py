@@ -135,7 +135,8 @@ def run(case: Case, shape: tuple[int, ...], data: Data, device: Device, *, wide:
     result = getattr(device.kernels, case.kernel)(*arguments, **keyword)
     if result is None:
         bound = spec.KERNELS[case.kernel].bind(*arguments, **keyword)
-        result = [bound[name] for name in spec.KERNELS[case.kernel].writes]
+        written = [bound[name] for name in spec.KERNELS[case.kernel].writes]
+        result = [x for value in written for x in (value if isinstance(value, list) else [value]) if x is not None]
     if isinstance(result, Array):
         return [result]
     return [r for r in result if r is not None]

@@ -96,14 +96,16 @@ def agree(got: tuple[Array, ...], want: tuple[Array, ...], where: object, kind: 
         assert g.is_contiguous
 
 
-def check(q: Array, k: Array, v: Array, do: Array, keyword: dict[str, Any], where: object) -> None:
+def check(
+    q: Array, k: Array, v: Array, do: Array, keyword: dict[str, Any], where: object, kind: str = "accumulate"
+) -> None:
     """Both passes against the definition. The backward pass of both gets the same o and lse."""
     with np.errstate(all="ignore"):
         o, lse = cpu.kernels.attention(q, k, v, **keyword)
-        agree((o, lse), reference.kernels.attention(true(q), true(k), true(v), **keyword), where)
+        agree((o, lse), reference.kernels.attention(true(q), true(k), true(v), **keyword), where, kind)
         got = cpu.kernels.attention_backward(do, q, k, v, o, lse, **keyword)
         wide = [true(x) for x in (do, q, k, v, o, lse)]
-        agree(got, reference.kernels.attention_backward(*wide, **keyword), where)
+        agree(got, reference.kernels.attention_backward(*wide, **keyword), where, kind)
     assert [(g.shape, g.dtype) for g in got] == [(x.shape, x.dtype) for x in (q, k, v)]
     assert lse.dtype is (dtypes.float64 if q.dtype is dtypes.float64 else dtypes.float32)
 

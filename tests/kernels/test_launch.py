@@ -13,8 +13,8 @@ import pytest
 from pellucid.base import dtypes
 from pellucid.base.errors import KernelError
 from pellucid.device import Array, Buffer, Device, cpu, pool
-from pellucid.kernels.cpu.formats import element, load, put, store
-from pellucid.kernels.cpu.launch import flat, kernel
+from pellucid.kernels.cpu.formats import array_at, element, load, put, store
+from pellucid.kernels.cpu.launch import kernel
 
 SIZES = (0, 1, 63, 100, 1000)
 
@@ -32,10 +32,9 @@ def copy(lo, hi, x, y):
 
 
 @kernel
-def copy_elements(lo, hi, x, y):
+def copy_bits(lo, hi, x, y):
     for i in range(lo, hi):
-        for j in range(x.shape[1]):
-            put(y, (i, j), element(x, (i, j)))
+        put(y, i, element(x, i))
 
 
 @kernel
@@ -45,11 +44,11 @@ def scalars(lo, hi, y, a, b, c):
 
 
 @kernel(fastmath={"contract", "nsz", "reassoc"})
-def row_sums(lo, hi, x, y):
+def row_sums(lo, hi, x, y, columns):
     for i in range(lo, hi):
-        row, total = x[i], np.float32(0)
-        for j in range(row.shape[0]):
-            total += load(row, j)
+        total = np.float32(0)
+        for j in range(columns):
+            total += load(x, i * columns + j)
         y[i] = total
 
 
@@ -62,10 +61,9 @@ def chunk_sums(lo, hi, x, y, grain):
 
 
 @kernel
-def shapes(lo, hi, x, y):
-    y[0], y[1], y[2], y[3] = x.ndim, x.size, x.itemsize, x.shape[1]
-    y[4], y[5], y[6] = x.strides[0], x.strides[1], x.strides[2]
-    y[7] = lo * 1000 + hi
+def facts(lo, hi, x, y):
+    y[0], y[1], y[2], y[3], y[4] = x.ndim, x.size, x.itemsize, x.shape[0], x.strides[0]
+    y[5] = lo * 1000 + hi
 
 
 @kernel
@@ -82,18 +80,6 @@ def transpose(lo, hi, x, y, step_row, step_column, columns):
     for i in range(lo, hi):
         for j in range(columns):
             store(y, i * columns + j, load(x, i * step_row + j * step_column))
-
-
-@numba.njit
-def _square(v):
-    return v * v
-
-
-@kernel
-def zero_rank(lo, hi, x, y):
-    for _ in range(lo, hi):
-        y[()] = _square(x[()])
-        store(y, (), load(y, ()) + 1)
 
 
 def up(values: object, dtype: dtypes.DType = dtypes.float32) -> Array:
@@ -126,7 +112,7 @@ def test_every_type_is_copied(dtype: dtypes.DType, n: int) -> None:
     a = a.view(dtype.numpy)[:n]
     b, c = cpu.empty((n,), dtype), cpu.empty((n, 1), dtype)
     copy(n, 16, up(a, dtype), b)
-    copy_elements(n, 16, up(a.reshape(n, 1), dtype), c)
+    copy_bits(n, 16, up(a.reshape(n, 1), dtype), c)
     assert cpu.download(b).tobytes() == a.tobytes() == cpu.download(c).tobytes()
 
 
@@ -145,15 +131,9 @@ def test_scalars() -> None:
 
 def test_array_facts() -> None:
     for dtype in (dtypes.float32, dtypes.bfloat16, dtypes.float64):
-        y, n = cpu.empty((8,), dtypes.int64), dtype.itemsize
-        shapes(5, 9, cpu.empty((2, 3, 5), dtype), y)
-        assert cpu.download(y).tolist() == [3, 30, n, 3, 15 * n, 5 * n, n, 5]
-
-
-def test_zero_rank() -> None:
-    y = cpu.empty((), dtypes.float32)
-    zero_rank(1, 1, up(3.0), y)
-    assert cpu.download(y) == 10
+        y, n = cpu.empty((6,), dtypes.int64), dtype.itemsize
+        facts(5, 9, cpu.empty((2, 3, 5), dtype), y)
+        assert cpu.download(y).tolist() == [1, 1, n, 1, n, 5]
 
 
 def test_views_with_an_offset() -> None:
@@ -180,18 +160,8 @@ def test_strided_memory(dtype: dtypes.DType) -> None:
         (x.select(0, 2).unsqueeze(0).expand((4, 6)), np.broadcast_to(host[2], (4, 6))),
     ):
         y, (rows, columns) = cpu.empty((view.size,), dtype), view.shape
-        transpose(rows, 2, flat(view), y, *view.strides, columns)
+        transpose(rows, 2, view, y, *view.strides, columns)
         np.testing.assert_array_equal(cpu.download(y).reshape(rows, columns), expected)
-
-
-def test_flat() -> None:
-    x = up(np.zeros((5, 6)))
-    assert flat(x).shape == (30,)
-    assert flat(x.transpose()).shape == (30,)
-    assert flat(x.select(1, 2)).shape == (25,)
-    assert flat(x.slice(0, 4, -1, -1)).shape == (6,)
-    assert flat(x.slice(0, 2, 2)).shape == (0,)
-    assert flat(x.slice(0, 4, -1, -1)).address == x.address + 4 * 6 * 4
 
 
 def test_chunks_are_the_same_for_any_thread_count() -> None:
@@ -211,7 +181,7 @@ def test_chunks_are_the_same_for_any_thread_count() -> None:
 def test_reduction_that_may_reassociate(threads: int) -> None:
     host = np.random.default_rng(1).standard_normal((63, 1000)).astype(np.float32)
     y = cpu.empty((63,), dtypes.float32)
-    row_sums(63, 7, up(host), y)
+    row_sums(63, 7, up(host), y, 1000)
     np.testing.assert_allclose(cpu.download(y), host.sum(-1, dtype=np.float64), rtol=0, atol=1e-3)
 
 
@@ -259,17 +229,43 @@ def test_infinities_and_nan_stay() -> None:
     np.testing.assert_array_equal(cpu.download(z), np.float32([math.inf, math.nan, math.nan, 0, 0, 1e-45]))
 
 
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def total_each(lo, hi, parts, part_like, sizes, y):
+    for i in range(lo, hi):
+        x, total = array_at(parts, i, part_like), 0.0
+        for k in range(load(sizes, i)):
+            total += load(x, k)
+        store(y, i, total)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16, dtypes.int8], ids=lambda d: d.name)
+def test_a_list_of_arrays(threads: int, dtype: dtypes.DType) -> None:
+    hosts = [np.arange(n) % 7 for n in (1, 5, 100, 3)]
+    whole = up(np.concatenate([[50, 50], *hosts]), dtype)  # all but the last in one buffer, at offsets
+    starts = [2, 3, 8, 108]
+    parts = [whole.slice(0, s, s + len(h)) for s, h in zip(starts[:3], hosts[:3], strict=True)] + [up(hosts[3], dtype)]
+    sizes, y = up([len(h) for h in hosts], dtypes.int64), cpu.empty((4,), dtypes.float64)
+    total_each(4, 1, parts, parts[0], sizes, y)
+    assert cpu.download(y).tolist() == [h.sum() for h in hosts]
+
+
+def test_lists_that_are_refused() -> None:
+    x, y = up(np.zeros(3)), cpu.empty((3,), dtypes.float64)
+    for parts in ([x, up([1], dtypes.int8)], [x, 3], [x, None]):
+        with pytest.raises(
+            KernelError, match="total_each: a list of different things; got argument 0, expected Arrays"
+        ):
+            total_each(1, 1, parts, x, x, y)  # type: ignore[arg-type]
+    with pytest.raises(KernelError, match="total_each: not an argument of a kernel; got argument 0, list"):
+        total_each(1, 1, [], x, x, y)  # type: ignore[arg-type]
+    with pytest.raises(KernelError, match="total_each: too many arrays in a list; got 1025, expected at most 1024"):
+        total_each(1, 1, [x] * 1025, x, x, y)  # type: ignore[arg-type]
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
-
-
-def test_not_contiguous() -> None:
-    x = up(np.zeros((3, 3)))
-    with pytest.raises(KernelError) as caught:
-        copy_elements(3, 3, x.transpose(), x)
-    assert str(caught.value) == (
-        "copy_elements: an array that is not contiguous; got argument 0 of shape (3, 3) and strides (1, 3). "
-        "hint: copy it, or pass flat(array) and its strides"
-    )
 
 
 def test_wrong_arguments() -> None:

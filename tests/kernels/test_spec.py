@@ -53,7 +53,7 @@ def test_families_are_the_modules_of_the_reference() -> None:
 def test_work_of_a_matrix_product() -> None:
     a, b = (cpu.upload(np.zeros(s), dtypes.float32) for s in ((4, 5, 6), (6, 7)))
     row = spec.KERNELS["matmul"]
-    bound = row.bind(a, b, bias=None, operand_dtype=None)
+    bound = row.bind(a, b, bias=None, operand_dtype=None, result_dtype=None)
     assert row.flops(bound) == 2 * 4 * 5 * 6 * 7
     y = cpu_kernels.matmul(a, b)
     assert row.bytes(bound, y) == 4 * (4 * 5 * 6 + 6 * 7 + 4 * 5 * 7)
@@ -61,7 +61,7 @@ def test_work_of_a_matrix_product() -> None:
 
 def test_work_of_causal_attention_counts_the_pairs_that_are_seen() -> None:
     q = cpu.upload(np.zeros((1, 3, 2, 8)), dtypes.float32)
-    options = {"causal": True, "scale": 1.0, "dropout": 0.0, "seed": 0, "counter": 0}
+    options = {"causal": True, "scale": 1.0, "dropout": 0.0, "seed": 0, "counter": 0, "operand_dtype": None}
     row = spec.KERNELS["attention"]
     assert row.flops(row.bind(q, q, q, **options)) == 4 * 2 * 8 * (1 + 2 + 3)
     assert row.flops(row.bind(q, q, q, **options | {"causal": False})) == 4 * 2 * 8 * 9

@@ -12,10 +12,21 @@ from pellucid.device import HostDevice
 from pellucid.kernels import reference, spec
 from pellucid.models import TransformerConfig, TransformerLM
 
-COUNTED = ("matmul", "attention", "attention_backward", "lm_head_loss")
+COUNTED = (
+    "matmul",
+    "linear_backward",
+    "grouped_matmul",
+    "grouped_outer",
+    "attention",
+    "attention_backward",
+    "lm_head_loss",
+)
 CONFIGS = {
     "llama": TransformerConfig(300, d_model=64, n_layers=3, n_heads=4, n_kv_heads=2, max_seq_len=48),
     "gpt2": TransformerConfig.gpt2(300, d_model=64, n_layers=2, n_heads=4, max_seq_len=48),
+    "experts": TransformerConfig(
+        300, d_model=64, n_layers=3, n_heads=4, max_seq_len=48, experts=5, moe_layers=(0, 2), shared_expert=True
+    ),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from opaque import OpaqueDevice
@@ -31,7 +33,16 @@ _MIXED = TransformerConfig(
     checkpoint_blocks=True,
     seed=4,
 )
-_CONFIGS = {"llama": _LLAMA, "gpt2": _GPT2, "untied bf16 checkpointed": _MIXED}
+_EXPERTS = TransformerConfig(
+    37, d_model=16, n_layers=2, n_heads=2, d_ff=24, max_seq_len=12, dropout=0.2, experts=3, shared_expert=True, seed=3
+)
+_CONFIGS = {
+    "llama": _LLAMA,
+    "gpt2": _GPT2,
+    "untied bf16 checkpointed": _MIXED,
+    "experts": _EXPERTS,
+    "experts bf16 checkpointed": replace(_MIXED, experts=4, moe_layers=(1,)),
+}
 
 Bits = dict[str, bytes]
 

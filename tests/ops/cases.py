@@ -22,6 +22,8 @@ from pellucid.base.rng import Generator
 from pellucid.device import Array, Device
 from pellucid.tape import Tensor
 
+from . import experts_numpy
+
 Host = np.ndarray[Any, Any]
 ARRANGEMENTS = ("plain", "views", "stretched")
 
@@ -292,11 +294,17 @@ def _products() -> list[Case]:
         ((0, 4), (4, 2)),
         ((3, 0), (0, 2)),
     )
-    w, b, x = normal(4, 5), normal(4), normal(2, 3, 5)
+    w, b, x, residual = normal(4, 5), normal(4), normal(2, 3, 5), normal(2, 3, 4, seed=2)
     bf16 = dtypes.bfloat16
+
+    def add(x: Tensor, w: Tensor, b: Tensor | None, residual: Tensor) -> Tensor:
+        return ops.linear(x, w, b, residual=residual)
+
     return [
         *(Case(f"matmul {a} {b}", ops.matmul, (normal(*a), normal(*b, seed=1)), np.matmul) for a, b in pairs),
         Case("linear", ops.linear, (x, w, b), lambda x, w, b: x @ w.T + b),
+        Case("linear residual", add, (x, w, b, residual), lambda x, w, b, r: x @ w.T + b + r),
+        Case("linear residual alone", add, (x, w, None, residual), lambda x, w, b, r: x @ w.T + r),
         Case("linear no bias", ops.linear, (x, w, None), lambda x, w, b: x @ w.T),
         Case("linear vector", ops.linear, (normal(5), w, b), lambda x, w, b: x @ w.T + b),
         Case("linear no rows", ops.linear, (normal(0, 5), w, b), lambda x, w, b: x @ w.T + b),
@@ -331,6 +339,15 @@ def _fused() -> list[Case]:
             **how,  # type: ignore[arg-type]
         )
 
+    def gated(x: Tensor, gate: Tensor, up: Tensor, *biases: Tensor, **how: Any) -> Tensor:
+        return ops.gated_linear(x, (gate, up), biases or None, **how)  # type: ignore[arg-type]
+
+    def hidden(x: Host, gate: Host, up: Host, gate_bias: Any = 0, up_bias: Any = 0) -> Host:
+        g = x @ gate.T + gate_bias
+        return g / (1 + np.exp(-g)) * (x @ up.T + up_bias)
+
+    bf16 = dtypes.bfloat16
+    gates = (normal(4, 7, seed=1), normal(4, 7, seed=2))
     projections = (normal(2, 4, 3), normal(8, 3, seed=1), normal(4, 3, seed=2), normal(4, 3, seed=3))
     offsets = (normal(8, seed=4), normal(4, seed=5), normal(4, seed=6))
 
@@ -363,6 +380,10 @@ def _fused() -> list[Case]:
         Case("layernorm no bias", ops.layernorm, (x, w, None)),
         Case("layernorm large eps", lambda x, w: ops.layernorm(x, w, eps=0.5), (normal(3, 7), w)),
         Case("swiglu", ops.swiglu, (normal(3, 5), normal(3, 5, seed=1)), lambda g, u: g / (1 + np.exp(-g)) * u),
+        Case("gated_linear", gated, (x, *gates, normal(4), normal(4, seed=1)), hidden),
+        Case("gated_linear no bias", gated, (x, *gates), hidden),
+        Case("gated_linear no rows", gated, (normal(0, 7), *gates), hidden),
+        Case("gated_linear bf16", lambda *a: gated(*a, operand_dtype=bf16), (x, *gates), smooth=False),
         Case("swiglu empty", ops.swiglu, (normal(0, 5), normal(0, 5))),
         Case("rope", rope, (normal(2, 4, 3, 6),)),
         Case("rope later", lambda x: rope(x, offset=5), (normal(1, 4, 1, 6),)),
@@ -411,4 +432,60 @@ def _mean_loss(z: Host, targets: Host) -> Host:
     return np.mean(lse - z[np.arange(len(z)), targets])
 
 
-CASES = (*_unary(), *_binary(), *_reductions(), *_shapes(), *_products(), *_fused())
+def _experts() -> list[Case]:
+    def mixture(x: Tensor, logits: Tensor, chosen: Tensor, *weights: Tensor, **how: Any) -> Tensor:
+        """Weights stand expert by expert: gate, up, down."""
+        experts = list(zip(weights[::3], weights[1::3], weights[2::3], strict=True))
+        return ops.mixture_of_experts(x, ops.expert_gates(logits, chosen), chosen, experts, **how)
+
+    def weights(experts: int, width: int, hidden: int) -> list[Host]:
+        shapes = ((hidden, width), (hidden, width), (width, hidden))
+        return [normal(*s, seed=3 * e + i) for e in range(experts) for i, s in enumerate(shapes)]
+
+    logits = normal(5, 3)
+    few = np.array([[2, 0], [0, 2], [3, 3], [0, 2], [2, 0]])  # nobody goes to expert 1, and one token nowhere
+    every = np.argsort(-normal(4, 3), axis=1)
+    alone = np.zeros((4, 1), np.int64)
+    nobody = np.full((2, 1), 3)
+    return [
+        Case("expert_gates", ops.expert_gates, (logits, few), experts_numpy.gates),
+        Case("expert_gates of every expert", ops.expert_gates, (normal(4, 3), every), experts_numpy.gates),
+        Case("router_statistics", ops.router_statistics, (logits, few), experts_numpy.statistics),
+        Case(
+            "router_statistics of every expert", ops.router_statistics, (normal(4, 3), every), experts_numpy.statistics
+        ),
+        Case("router_statistics of nobody", ops.router_statistics, (normal(2, 3), nobody), lambda z, c: np.zeros(5)),
+        Case("mixture_of_experts", mixture, (normal(5, 4), logits, few, *weights(3, 4, 2)), experts_numpy.mixture),
+        Case(
+            "mixture_of_experts all of them",
+            mixture,
+            (normal(4, 3), normal(4, 3), every, *weights(3, 3, 4)),
+            experts_numpy.mixture,
+        ),
+        Case(
+            "mixture_of_experts one",
+            mixture,
+            (normal(4, 2), normal(4, 1), alone, *weights(1, 2, 3)),
+            experts_numpy.mixture,
+        ),
+        Case(
+            "mixture_of_experts for nobody",
+            mixture,
+            (normal(2, 2), normal(2, 3), nobody, *weights(3, 2, 2)),
+            experts_numpy.mixture,
+        ),
+        Case(
+            "mixture_of_experts of no tokens",
+            mixture,
+            (normal(0, 2), normal(0, 3), np.zeros((0, 1), np.int64), *weights(3, 2, 2)),
+        ),
+        Case(
+            "mixture_of_experts bf16",
+            lambda *a: mixture(*a, operand_dtype=dtypes.bfloat16),
+            (normal(5, 4), logits, few, *weights(3, 4, 2)),
+            smooth=False,
+        ),
+    ]
+
+
+CASES = (*_unary(), *_binary(), *_reductions(), *_shapes(), *_products(), *_fused(), *_experts())

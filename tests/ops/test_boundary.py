@@ -17,6 +17,7 @@ _READS = ("address", "memory")
 #: (module, function): what it may call.
 _BOUNDARIES = {
     ("pellucid.models.transformer", "_ids"): {"download"},  # ids are checked against the vocabulary
+    ("pellucid.models.routing", "of"): {"download"},  # loads and losses for the metrics, where somebody asks
     ("pellucid.ops.create", "tensor"): {"download"},  # a copy of a tensor from any device
     ("pellucid.ops.create", "from_numpy"): {"adopt"},  # shares memory by intent
     ("pellucid.ops.common", "scalar"): {"item"},  # of a NumPy number, never of a tensor

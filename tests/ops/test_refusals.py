@@ -25,6 +25,7 @@ def _i(*shape: int) -> Tensor:
 
 
 _MASK_HINT = "use where() or masked_fill() instead of a mask"
+_NO_EXPERTS = "mixture_of_experts: no experts; expected at least one"
 _REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     # pointwise
     (lambda: _f(2, 3) + _f(2), "ShapeError", "add: shapes do not broadcast; got (2, 3) and (2,)"),
@@ -170,6 +171,50 @@ _REFUSED: list[tuple[Callable[[], Any], str, str]] = [
         lambda: ops.rmsnorm(_f(2, 3), _f(2)),
         "ShapeError",
         "rmsnorm: weight does not fit the last axis; got x (2, 3), weight (2,)",
+    ),
+    (
+        lambda: ops.top_experts(_f(2, 3), active=4),
+        "ConfigError",
+        "top_experts: no such number of experts can be active; got 4, expected 1 to 3",
+    ),
+    (
+        lambda: ops.top_experts(_f(3), active=1),
+        "ShapeError",
+        "top_experts: not the logits of a router; got (3,), expected (tokens, experts)",
+    ),
+    (
+        lambda: ops.top_experts(_f(2, 3), active=1, counted=_f(3) > 0),
+        "ShapeError",
+        "top_experts: counted does not fit the tokens; got (3,), expected (2,)",
+    ),
+    (
+        lambda: ops.top_experts(_f(2, 3), active=1, counted=_f(2)),
+        "DTypeError",
+        "top_experts: counted is not bool; got float32",
+    ),
+    (
+        lambda: ops.expert_gates(_f(2, 3), _i(2, 4)),
+        "ShapeError",
+        "expert_gates: the choice does not fit the logits; got logits (2, 3), chosen (2, 4), "
+        "expected (N, E) and (N, k)",
+    ),
+    (
+        lambda: ops.expert_gates(_f(1, 3), _i(1, 1) + 4),
+        "ShapeError",
+        "expert_gates: index out of range; got 4 at position 0, 0, expected 0 to 3",
+    ),
+    (lambda: ops.mixture_of_experts(_f(2, 3), _f(2, 1), _i(2, 1), []), "ConfigError", _NO_EXPERTS),
+    (
+        lambda: ops.mixture_of_experts(_f(2, 3), _f(2, 2), _i(2, 1), [(_f(4, 3), _f(4, 3), _f(3, 4))]),
+        "ShapeError",
+        "mixture_of_experts: tokens, gates and choice do not fit; got x (2, 3), gates (2, 2), chosen (2, 1), "
+        "expected (N, D), (N, k), (N, k)",
+    ),
+    (
+        lambda: ops.mixture_of_experts(_f(2, 3), _f(2, 1), _i(2, 1), [(_f(4, 3), _f(4, 3), _f(4, 3))]),
+        "ShapeError",
+        "mixture_of_experts: weights of expert 0 do not fit; got (4, 3), (4, 3), (4, 3), "
+        "expected (4, 3) twice and (3, 4)",
     ),
     (lambda: ops.swiglu(_f(2), _f(3)), "ShapeError", "swiglu: gate and up differ in shape; got (2,) and (3,)"),
     (

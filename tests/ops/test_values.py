@@ -33,7 +33,19 @@ def test_every_case_without_numpy_has_another_check() -> None:
     """Those NumPy has no word for are held by the tests below or, for attention and rope, by the kernels' own."""
     without = {c.name.split()[0] for c in CASES if c.numpy is None}
     fused = {"rope", "attention", "self_attention", "rmsnorm", "layernorm", "swiglu", "cross_entropy", "lm_head_loss"}
-    plain = {"gelu", "dropout", "cast", "logsumexp", "reshape", "split", "linear", "matmul", "activation_checkpoint"}
+    fused |= {"mixture_of_experts"}
+    plain = {
+        "gated_linear",
+        "gelu",
+        "dropout",
+        "cast",
+        "logsumexp",
+        "reshape",
+        "split",
+        "linear",
+        "matmul",
+        "activation_checkpoint",
+    }
     assert without <= fused | plain
 
 

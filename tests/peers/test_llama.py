@@ -28,6 +28,8 @@ CONFIGURATIONS = {
     "one kv head, interleaved": {"n_kv_heads": 1, "rope_interleaved": True, "norm_eps": 1e-6},
     "untied": {"n_kv_heads": 3, "tie_embeddings": False},
     "blocks recomputed": {"n_kv_heads": 2, "checkpoint_blocks": True},
+    "experts": {"experts": 5, "moe_layers": (0, 2), "shared_expert": True, "aux_weight": 0.1, "z_weight": 0.01},
+    "experts recomputed": {"experts": 4, "active_experts": 3, "aux_weight": 0.1, "checkpoint_blocks": True},
 }
 
 
@@ -61,7 +63,7 @@ def agree(changes: dict[str, Any], dtype: Any, relative: float) -> None:
     ids, targets = integers(97, 3, 37), integers(97, 3, 37, seed=1)
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.float32):
         logits = theirs(torch.tensor(ids))
-        loss = F.cross_entropy(logits.flatten(0, 1).to(dtype), torch.tensor(targets).flatten())
+        loss = F.cross_entropy(logits.flatten(0, 1).to(dtype), torch.tensor(targets).flatten()) + theirs.penalty()
     loss.backward()
     near(ours(ids).detach().numpy(), logits.detach().to(dtype).numpy(), relative, "logits")
     mine = ours.loss(ids, targets)

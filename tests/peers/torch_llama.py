@@ -52,20 +52,43 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    def __init__(self, c: TransformerConfig) -> None:
+    def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.gate_proj, self.up_proj = (nn.Linear(c.d_model, c.hidden, bias=False) for _ in range(2))
-        self.down_proj = nn.Linear(c.hidden, c.d_model, bias=False)
+        self.gate_proj, self.up_proj = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down_proj = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class Block(nn.Module):
+class Experts(nn.Module):
+    """Every expert computes every token, and a gate of 0 undoes what was not asked for. `penalty` is the last call's:
+    load balance (Fedus et al. 2021, eq. 4) and router z-loss (Zoph et al. 2022, eq. 5), weighted."""
+
     def __init__(self, c: TransformerConfig) -> None:
         super().__init__()
+        self.c, self.penalty = c, torch.zeros(())
+        self.gate = nn.Linear(c.d_model, c.experts or 0, bias=False)
+        self.experts = nn.ModuleList([FeedForward(c.d_model, c.expert_hidden) for _ in range(c.experts or 0)])
+        self.shared_experts = FeedForward(c.d_model, c.expert_hidden) if c.shared_expert else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        c, logits = self.c, self.gate(x).flatten(0, 1)
+        p = logits.softmax(-1)
+        kept = torch.zeros_like(p).scatter(1, p.topk(c.experts_of_token).indices, 1.0)
+        gates = (p * kept / (p * kept).sum(-1, keepdim=True)).unflatten(0, x.shape[:2])
+        balance = logits.shape[1] * (kept.mean(0) / c.experts_of_token * p.mean(0)).sum()
+        self.penalty = c.aux_weight * balance + c.z_weight * logits.logsumexp(-1).square().mean()
+        y = sum(gates[..., e : e + 1] * expert(x) for e, expert in enumerate(self.experts))
+        return y if self.shared_experts is None else y + self.shared_experts(x)
+
+
+class Block(nn.Module):
+    def __init__(self, c: TransformerConfig, number: int) -> None:
+        super().__init__()
         self.input_layernorm, self.post_attention_layernorm = (Norm(c.d_model, c.norm_eps) for _ in range(2))
-        self.self_attn, self.mlp = Attention(c), FeedForward(c)
+        self.self_attn = Attention(c)
+        self.mlp = Experts(c) if number in c.expert_layers else FeedForward(c.d_model, c.hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x))
@@ -76,7 +99,7 @@ class Trunk(nn.Module):
     def __init__(self, c: TransformerConfig) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(c.vocab_size, c.d_model)
-        self.layers = nn.ModuleList([Block(c) for _ in range(c.n_layers)])
+        self.layers = nn.ModuleList([Block(c, i) for i in range(c.n_layers)])
         self.norm = Norm(c.d_model, c.norm_eps)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -97,3 +120,7 @@ class Llama(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         head = self.model.embed_tokens if self.lm_head is None else self.lm_head
         return F.linear(self.model(ids), head.weight)
+
+    def penalty(self) -> Tensor:
+        """What the routers of the last call add to the loss."""
+        return sum((m.penalty for m in self.modules() if isinstance(m, Experts)), torch.zeros(()))

@@ -10,7 +10,7 @@ import pytest
 
 from pellucid.base.errors import NonFiniteError
 from pellucid.device import Array, HostDevice
-from pellucid.device.cpu import size_class
+from pellucid.device.blocks import size_class
 from pellucid.tape import Tensor, Trace, describe, kept_bytes, no_grad, tape, trace
 
 from .toy import Explode, Exponential, Product, Stack, Sum, Total, leaf

@@ -204,6 +204,15 @@ def test_a_long_word_takes_linear_time() -> None:
     assert (len(ids), tokenizer.decode(ids[:3])) == (500_000, "ababab")
 
 
+def test_too_large_a_vocabulary() -> None:
+    with pytest.raises(DataError) as refused:
+        SentencePieceTokenizer(vocabulary("bpe", pieces=[*PIECES, ("a" * 4096, -1.0, NORMAL)]))
+    assert str(refused.value) == (
+        "SentencePieceTokenizer: too large a vocabulary; got 13 pieces of up to 4096 bytes, "
+        "expected at most 2097152 of 4095 bytes"
+    )
+
+
 def test_decoding() -> None:
     tokenizer = SentencePieceTokenizer(vocabulary(byte_fallback=True))
     pieces = tokenizer.vocabulary.pieces

@@ -12,13 +12,27 @@ import pytest
 from pellucid.base import files
 from pellucid.base.errors import DataError
 from pellucid.base.rng import Generator
-from pellucid.text import END_OF_TEXT, ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer
+from pellucid.text import (
+    END_OF_TEXT,
+    ByteTokenizer,
+    CharTokenizer,
+    SentencePieceTokenizer,
+    SentencePieceVocabulary,
+    Tokenizer,
+    UnigramTokenizer,
+    load_tokenizer,
+)
 
 TOKENIZERS = [
     ByteTokenizer(),
     ByteTokenizer(special=[END_OF_TEXT]),
     CharTokenizer("abcیـ‌\r\n\x00\u2028\"\\'\U0001f642"),
     CharTokenizer("abc", unknown=True, special=["<|user|>", END_OF_TEXT]),
+    UnigramTokenizer(["a", " b", "bc", "یـ", "\u2028"], [-1.5, -2.0, -3, -1e-3, -7.25], special=[END_OF_TEXT]),
+    UnigramTokenizer(["a", "b", " "], [-1, -2, -3], byte_fallback=False),
+    SentencePieceTokenizer(
+        SentencePieceVocabulary("bpe", ("<unk>", "▁", "a", "b", "▁a"), (0.0, -1.0, -2.0, -2.5, -0.5), (2, 1, 1, 1, 1))
+    ),
 ]
 
 
@@ -117,9 +131,10 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     )
 
 
-def test_any_damage_is_an_error_or_a_valid_tokenizer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tokenizer", TOKENIZERS[3:], ids=repr)
+def test_any_damage_is_an_error_or_a_valid_tokenizer(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    TOKENIZERS[3].save(path)
+    tokenizer.save(path)
     good = path.read_bytes()
     stream = Generator(7)
     for _ in range(200):

@@ -7,7 +7,7 @@ gives float32. Python scalars never widen a tensor within its own kind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -24,14 +24,13 @@ class DType:
     numpy: np.dtype[Any]
     kind: str
     rank: int
+    # asked for by every operation, so they are values
+    itemsize: int = field(init=False)
+    is_float: bool = field(init=False)
 
-    @property
-    def itemsize(self) -> int:
-        return self.numpy.itemsize
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind == "float"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "itemsize", self.numpy.itemsize)
+        object.__setattr__(self, "is_float", self.kind == "float")
 
     def __repr__(self) -> str:
         return f"pellucid.{self.name}"

@@ -34,6 +34,7 @@ def is_contiguous(shape: Shape, strides: Shape) -> bool:
     return True
 
 
+@lru_cache(4096)
 def broadcast(*shapes: Shape, where: str = "broadcast") -> Shape:
     """The common shape under NumPy's rule: align right, length 1 stretches. Raises ShapeError if there is none."""
     rank = max((len(s) for s in shapes), default=0)
@@ -71,6 +72,7 @@ def axes(value: int | Sequence[int] | None, rank: int, *, where: str = "axis") -
     return tuple(found)
 
 
+@lru_cache(4096)
 def reduced(shape: Shape, over: Shape, keepdims: bool) -> Shape:
     """The shape left after a reduction over the axes `over`."""
     if keepdims:

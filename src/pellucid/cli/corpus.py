@@ -109,9 +109,10 @@ def train_tokenizer(
     *,
     flag: str,
     normalize: Sequence[Form] = (),
+    space_before: bool = False,
 ) -> Tokenizer:
     """A new tokenizer of `vocab_size` ids (those of char and byte follow from what they are), behind the normalisers
-    named.
+    named. space_before: of bpe.
 
     Raises:
         DataError: no text, or a size that can't be had from it, in the name of the flag that asked for it.
@@ -119,7 +120,7 @@ def train_tokenizer(
     forms = {"nfc": UnicodeForm("NFC"), "nfkc": UnicodeForm("NFKC"), "persian": Persian()}
     normalizer = Normalizer([forms[name] for name in normalize])
     try:
-        found = _trained(kind, map(normalizer, texts), vocab_size, special)
+        found = _trained(kind, map(normalizer, texts), vocab_size, special, space_before)
     except DataError as error:
         if "smaller than" in error.what or "larger than" in error.what:
             hint = f"raise {flag}" if "smaller" in error.what else f"lower {flag}, or give more text"
@@ -128,11 +129,13 @@ def train_tokenizer(
     return NormalizedTokenizer(found, normalizer) if normalizer else found
 
 
-def _trained(kind: Kind, texts: Iterable[str], vocab_size: int, special: Sequence[str]) -> Tokenizer:
+def _trained(
+    kind: Kind, texts: Iterable[str], vocab_size: int, special: Sequence[str], space_before: bool
+) -> Tokenizer:
     if kind == "unigram":
         return UnigramTokenizer.train(texts, vocab_size, special=special)
     if kind == "bpe":
-        return BPETokenizer.train(texts, vocab_size, special=special)
+        return BPETokenizer.train(texts, vocab_size, special=special, space_before=space_before)
     return CharTokenizer.train(texts, special=special) if kind == "char" else ByteTokenizer(special=special)
 
 

@@ -137,6 +137,7 @@ def _model(config: TransformerConfig) -> dict[str, Any]:
     parts = ("embedding", "attention", "feedforward", "norms", "head")
     return {
         "parameters": counts.total,
+        "active_parameters": counts.active if counts.active != counts.total else None,
         "parts": {name: getattr(counts, name) for name in parts},
         "flops_per_token": config.flops_per_token(config.max_seq_len, training=False),
         "model": to_dict(config),

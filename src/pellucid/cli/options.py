@@ -60,6 +60,20 @@ class TrainOptions:
     """Features inside the feed-forward layer."""
     context: int = TransformerConfig.max_seq_len
     """Longest text the model can look at, in tokens."""
+    experts: Annotated[int | None, Given, told("dense layers")] = None
+    """Experts in a feed-forward layer, of which a token goes through a few: a larger model in the time of a smaller."""
+    active_experts: Annotated[int | None, Given, told("2")] = None
+    """Experts a token goes through."""
+    moe_layers: Annotated[tuple[int, ...] | None, Given, told("all layers", "NUMBER")] = None
+    """Layers with experts, numbered from 0; the others stay dense."""
+    moe_ff: Annotated[int | None, Given, told("ff, shared among a token's experts")] = None
+    """Features inside an expert."""
+    shared_expert: bool = TransformerConfig.shared_expert
+    """One more expert, that every token goes through."""
+    aux_weight: float = TransformerConfig.aux_weight
+    """Weight of the loss that spreads tokens evenly over the experts."""
+    z_weight: float = TransformerConfig.z_weight
+    """Weight of the loss that keeps a router's logits small."""
     dropout: float = TransformerConfig.dropout
     """Probability of dropping a feature in training; for corpora that are read many times over."""
     biases: Annotated[bool | None, told("the family's")] = None
@@ -264,6 +278,13 @@ def model_config(options: TrainOptions, vocab_size: int, *, precision: str) -> T
             precision=options.precision or precision,  # type: ignore[arg-type]
             checkpoint_blocks=options.checkpoint_blocks,
             seed=options.seed,
+            experts=options.experts,
+            active_experts=options.active_experts,
+            moe_layers=options.moe_layers,
+            moe_d_ff=options.moe_ff,
+            shared_expert=options.shared_expert,
+            aux_weight=options.aux_weight,
+            z_weight=options.z_weight,
         )
     except ConfigError as error:
         raise _in_flags(error, "model") from None
@@ -290,6 +311,12 @@ _FLAGS = {
     "max_seq_len": "--context",
     "head_dim": "width / heads",
     "tie_embeddings": "--tie",
+    "active_experts": "--active-experts",
+    "moe_layers": "--moe-layers",
+    "moe_d_ff": "--moe-ff",
+    "shared_expert": "--shared-expert",
+    "aux_weight": "--aux-weight",
+    "z_weight": "--z-weight",
 }
 
 

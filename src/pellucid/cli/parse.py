@@ -124,4 +124,6 @@ def _plain(reason: str) -> str:
     ):
         kind = "whole number" if "int()" in reason else "number"
         return f"not a {kind}: {found[1]}"
+    if found := re.match(r"no type matching .* could be instantiated from \[(.*?)\]\.", reason):
+        return f"not a list of what it takes: {found[1]}"
     return reason

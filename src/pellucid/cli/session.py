@@ -75,7 +75,9 @@ def announce(run: Run, train: TokenFile, held_out: TokenFile | None) -> None:
     held = f", {len(held_out):,} held out" if held_out is not None else ""
     note(f"corpus:  {run.config.corpus}: {len(train):,} tokens{held} ({run.tokenizer.kind}, {vocabulary:,} ids)")
     shape = f"{c.n_layers} layers, width {c.d_model}, {c.n_heads} heads, context {c.max_seq_len}"
-    note(f"model:   {c.parameter_counts().total:,} parameters ({shape}), {c.precision}")
+    counts = c.parameter_counts()
+    active = f", {counts.active:,} active" if counts.active != counts.total else ""
+    note(f"model:   {counts.total:,} parameters{active} ({shape}), {c.precision}")
     epochs = t.steps * t.sequences * t.seq_len / len(train)
     note(f"run:     {t.steps:,} steps of {t.sequences} x {t.seq_len} tokens, {epochs:.1f} times the text; {run.folder}")
     if not any(cache_state().folder.glob("*")):

@@ -50,6 +50,9 @@ class TokenizerTrainCommand:
     normalize: tuple[Form, ...] = ()
     """What is done to every text before, in this order: Unicode's forms nfc or nfkc; persian (Arabic yeh, kaf and
     digits become Persian ones, vowel signs go). None by default: then every text comes back as it was."""
+    space_before: Flag = False
+    """bpe: encode every text with a space before it, which decoding takes away, so that its first word looks like every
+    other; for corpora of short texts. unigram does so in any case."""
     field: str = "text"
     """Key of the text in JSONL lines, or the column of a parquet file."""
     pattern: Annotated[str | None, Off, told("text files of every kind", "GLOB")] = None
@@ -65,6 +68,8 @@ def train(arguments: list[str]) -> int:
     options = parse(TokenizerTrainCommand, arguments, command="tokenizer train", help=HELP)
     if options.vocab is not None and options.kind in ("char", "byte"):
         raise ConfigError("--vocab", f"a {options.kind} tokenizer has the size it has", hint="leave it out")
+    if options.space_before and options.kind != "bpe":
+        raise ConfigError("--space-before", f"not for {options.kind}", hint="--kind bpe")
     if options.vocab is not None and options.vocab < 1:
         raise ConfigError("--vocab", "must be at least 1", got=options.vocab)
     check_target(options.out)
@@ -73,7 +78,13 @@ def train(arguments: list[str]) -> int:
     began = time.perf_counter()
     texts = whole_lines(found)
     tokenizer = train_tokenizer(
-        options.kind, texts, options.vocab or 8000, options.special, flag="--vocab", normalize=options.normalize
+        options.kind,
+        texts,
+        options.vocab or 8000,
+        options.special,
+        flag="--vocab",
+        normalize=options.normalize,
+        space_before=options.space_before,
     )
     seconds = time.perf_counter() - began
     tokenizer.save(options.out)

@@ -61,7 +61,8 @@ class Array:
 
     @property
     def is_contiguous(self) -> bool:
-        return shapes.is_contiguous(self.shape, self.strides)
+        strides = self.strides
+        return strides == shapes.contiguous_strides(self.shape) or shapes.is_contiguous(self.shape, strides)
 
     @property
     def address(self) -> int:

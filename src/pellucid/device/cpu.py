@@ -1,13 +1,13 @@
 """The host's memory as a device: an aligned caching allocator, and NumPy views for the kernels.
 
 Blocks are 64-byte aligned and kept in free lists by size class, so that a steady training step asks the system for
-nothing. Two devices share this memory: "cpu", whose kernels are compiled, and "reference", whose kernels are the
-NumPy definitions.
+nothing; `blocks` has the code, loaded with the first allocation. Two devices share this memory: "cpu", whose kernels
+are compiled, and "reference", whose kernels are the NumPy definitions.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from array import array as int64_words
 from typing import Any
 
 import numpy as np
@@ -16,19 +16,14 @@ from ..base.dtypes import DType
 from ..base.errors import DeviceError
 from ..base.settings import settings
 from .array import Array
-from .device import Buffer, Device, register
+from .device import Buffer, Device, load, register
 
-_ALIGN = 64
 _KEEP = 4 << 30  # bytes of free blocks a device holds on to
+_BLOCKS = f"{__package__}.blocks"
 
-
-@lru_cache(4096)
-def size_class(nbytes: int) -> int:
-    """The block size that serves a request: a multiple of 64 up to 1 KiB, then steps of an eighth of a power of two."""
-    if nbytes <= 1024:
-        return max(64, (nbytes + 63) & -64)
-    step = 1 << ((nbytes - 1).bit_length() - 3)
-    return (nbytes + step - 1) // step * step
+# What a device's words hold: four numbers of bytes, 0 or 1, a count; then free lists by size class.
+IN_USE, CACHED, PEAK, KEEP, POISON, FROM_SYSTEM = range(6)
+LISTS, WORDS = 8, 264
 
 
 class HostDevice(Device):
@@ -36,55 +31,50 @@ class HostDevice(Device):
 
     def __init__(self, name: str, backend: str) -> None:
         self.name, self.backend = name, backend
-        self._free: dict[int, list[tuple[int, Any]]] = {}
-        self.bytes_cached = 0
-        self.bytes_in_use = 0
-        self.peak_bytes = 0
-        self._keep = _KEEP
-        self._poison: bool | None = None  # read at the first allocation, so that importing can't fail
+        self._words = int64_words("q", bytes(8 * WORDS))
 
     def allocate(self, nbytes: int) -> Buffer:
-        wanted = size_class(nbytes)
-        try:
-            address, memory = self._free[wanted].pop()
-            self.bytes_cached -= wanted
-        except LookupError:
-            address, memory = self._from_system(wanted)
-        self.bytes_in_use += wanted
-        if self.bytes_in_use > self.peak_bytes:
-            self.peak_bytes = self.bytes_in_use
-        if self._poison is None:
-            self._poison = settings().poison
-        if self._poison:
-            memory[:] = 0xFF  # every float format reads this as NaN, every integer as -1 or its largest
-        return Buffer(self, address, nbytes, memory, wanted)
+        """The first allocation: later ones go to native code that takes the place of this method and of `empty`."""
+        self._words[KEEP], self._words[POISON] = _KEEP, settings().poison
+        blocks = load(_BLOCKS)
+        self.allocate, self.empty = blocks.allocator(self, self._words, self._refuse), blocks.emptier(self)
+        return self.allocate(nbytes)
 
-    def _from_system(self, nbytes: int) -> tuple[int, Any]:
-        try:
-            block = np.empty(nbytes + _ALIGN, np.uint8)
-        except MemoryError:
-            raise DeviceError(
-                self.name,
-                "out of memory",
-                got=f"a request of {nbytes:,} bytes with {self.bytes_in_use:,} in use",
-                hint="use a smaller batch, a shorter sequence, a smaller model, or activation checkpointing",
-            ) from None
-        shift = -block.ctypes.data % _ALIGN
-        memory = block[shift : shift + nbytes]
-        return memory.ctypes.data, memory
-
-    def release(self, buffer: Buffer) -> None:
-        # Runs while the interpreter shuts down, too, when names of modules are gone: only what `self` holds is used.
-        block = buffer.block
-        self.bytes_in_use -= block
-        if self.bytes_cached + block <= self._keep:
-            self.bytes_cached += block
-            self._free.setdefault(block, []).append((buffer.address, buffer.memory))
+    def _refuse(self, nbytes: int) -> Buffer:
+        raise DeviceError(
+            self.name,
+            "out of memory",
+            got=f"a request of {nbytes:,} bytes with {self.bytes_in_use:,} in use",
+            hint="use a smaller batch, a shorter sequence, a smaller model, or activation checkpointing",
+        )
 
     def trim(self) -> None:
         """Gives every cached free block back to the system."""
-        self._free.clear()
-        self.bytes_cached = 0
+        load(_BLOCKS).trim(self._words.buffer_info()[0])
+
+    @property
+    def bytes_in_use(self) -> int:
+        """Bytes of the blocks that living buffers hold."""
+        return self._words[IN_USE]
+
+    @property
+    def bytes_cached(self) -> int:
+        """Bytes of free blocks held back for the next requests."""
+        return self._words[CACHED]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that `bytes_in_use` has been; assign to it to measure from there."""
+        return self._words[PEAK]
+
+    @peak_bytes.setter
+    def peak_bytes(self, value: int) -> None:
+        self._words[PEAK] = value
+
+    @property
+    def blocks_from_system(self) -> int:
+        """How many blocks the system was asked for so far; it does not grow in a steady loop."""
+        return self._words[FROM_SYSTEM]
 
     def adopt(self, host: np.ndarray[Any, Any], dtype: DType) -> Array:
         """The memory of a NumPy array as an Array, without a copy; the two share every later change."""

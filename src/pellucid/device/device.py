@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from functools import cached_property
+from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,17 +20,18 @@ from .array import Array
 
 
 class Buffer:
-    """A block of memory on a device. `address` is meaningful to kernels of that device only; `block` is the number of
-    bytes its device takes back at the end, 0 for memory that belongs to somebody else."""
+    """A block of memory on a device. `address` is meaningful to kernels of that device only; `memory` is whatever keeps
+    the block alive, and takes it back when it dies."""
 
-    __slots__ = ("__weakref__", "address", "block", "device", "memory", "nbytes")
+    __slots__ = ("__weakref__", "address", "device", "memory", "nbytes")
 
-    def __init__(self, device: Device, address: int, nbytes: int, memory: object, block: int = 0) -> None:
-        self.device, self.address, self.nbytes, self.memory, self.block = device, address, nbytes, memory, block
+    def __init__(self, device: Device, address: int, nbytes: int, memory: object) -> None:
+        self.device, self.address, self.nbytes, self.memory = device, address, nbytes, memory
 
-    def __del__(self) -> None:
-        if getattr(self, "block", 0):  # absent where an interrupt fell into __init__
-            self.device.release(self)
+
+def load(module: str) -> Any:
+    """A part of a device that loads late, by its full name: compilers have no place in `import pellucid`."""
+    return importlib.import_module(module)
 
 
 class Device(ABC):
@@ -41,10 +43,6 @@ class Device(ABC):
     @abstractmethod
     def allocate(self, nbytes: int) -> Buffer:
         """Uninitialised memory. Raises DeviceError naming the size when there is not enough."""
-
-    def release(self, buffer: Buffer) -> None:
-        """Takes the memory of a dead buffer back."""
-        return
 
     @abstractmethod
     def upload(self, host: np.ndarray[Any, Any], dtype: DType) -> Array:
@@ -65,14 +63,11 @@ class Device(ABC):
     @cached_property
     def kernels(self) -> Any:
         """The kernel functions of this device, loaded at the first use."""
-        return importlib.import_module(self.backend)
+        return load(self.backend)
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """A fresh uninitialised contiguous array."""
-        n = dtype.itemsize
-        for length in shape:
-            n *= length
-        return Array(self.allocate(n), shape, dtype)
+        return Array(self.allocate(prod(shape) * dtype.itemsize), shape, dtype)
 
     def __repr__(self) -> str:
         return f"Device({self.name!r})"

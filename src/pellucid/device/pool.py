@@ -16,13 +16,15 @@ import ctypes
 import os
 import threading
 import time
+from array import array
 from collections.abc import Callable
 
 from ..base.errors import DeviceError
 from ..base.settings import settings
+from .objects import builtin
 from .pool_protocol import compile_native, compile_protocol
 
-__all__ = ["compile_native", "native_run", "run", "set_threads", "threads"]
+__all__ = ["compile_native", "native_run", "run", "running_flag", "set_threads", "start", "threads"]
 
 _SPIN_S = 80e-6  # how long a worker without work keeps looking, and how long a launch waits before it yields its core
 
@@ -32,20 +34,15 @@ _configure = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int
 _worker = ctypes.CFUNCTYPE(None)(_native["worker"])
 
 
-def _builtin() -> Callable[[int, int, int, int], None]:
-    create = ctypes.pythonapi.PyCFunction_NewEx
-    create.restype, create.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-    return create(ctypes.CFUNCTYPE(ctypes.c_void_p)(_native["python_method"])(), None, None)
-
-
-_launch = _builtin()
+_launch = builtin("run", _native["call"], None)
+_running = array("q", [0])
 _count = settings().threads
 _threads: list[threading.Thread] = []
 _lock = threading.Lock()
 _spins = 0
 
 
-def _start() -> None:
+def start() -> None:
     """Brings the workers up to the count. Raises DeviceError if the system refuses a thread."""
     global run, _spins
     with _lock:
@@ -69,11 +66,12 @@ def _start() -> None:
             _threads.append(thread)
         _configure(len(_threads), _spins, 0)
         run = _launch
+        _running[0] = 1
 
 
 def _first_run(address: int, block_address: int, n: int, grain: int) -> None:
     if grain < n:
-        _start()
+        start()
     _launch(address, block_address, n, grain)
 
 
@@ -83,6 +81,7 @@ def _after_fork() -> None:
     _threads.clear()
     _reset()
     run = _first_run
+    _running[0] = 0
 
 
 run: Callable[[int, int, int, int], None] = _first_run
@@ -97,6 +96,11 @@ def native_run() -> int:
     return _native["run"]
 
 
+def running_flag() -> int:
+    """Address of a word that is 1 while workers run, 0 before `start`: for native callers of `native_run`."""
+    return _running.buffer_info()[0]
+
+
 def threads() -> int:
     """Threads a job runs on, the caller's included."""
     return _count
@@ -109,6 +113,7 @@ def set_threads(n: int) -> None:
         raise DeviceError("set_threads", "not a thread count", got=n, expected="1 to 1024")
     with _lock:
         run = _first_run
+        _running[0] = 0
         _configure(0, _spins, 1)
         for thread in _threads:
             thread.join()

@@ -38,8 +38,6 @@ _IR = """
 @epoch = internal global i64 0, align 128                                       ; counts wake-ups; under the mutex
 @mutex = internal global [16 x i64] zeroinitializer, align 128
 @wakeup = internal global [16 x i64] zeroinitializer, align 128
-@method = internal global { ptr, ptr, i64, ptr } { ptr @name, ptr @call, i64 128, ptr null }      ; METH_FASTCALL
-@name = internal constant [4 x i8] c"run\\00"
 
 declare i32 @pthread_mutex_init(ptr, ptr)
 declare i32 @pthread_mutex_lock(ptr)
@@ -57,10 +55,6 @@ declare void @Py_IncRef(ptr)
 declare i64 @llvm.smin.i64(i64, i64)
 DECLARE_PAUSE
 CORES
-
-define ptr @python_method() {
-  ret ptr @method
-}
 
 ; at the start, and in a forked child, which has none of its parent's workers
 define void @reset() {
@@ -265,7 +259,7 @@ out:
 }
 
 ; run(function, block, n, grain) as a Python built-in: four integers in, None out, Python's lock released meanwhile
-define internal ptr @call(ptr %self, ptr %args, i64 %count) {
+define ptr @call(ptr %self, ptr %args, i64 %count) {
   %four = icmp eq i64 %count, 4
   br i1 %four, label %read, label %miscounted
 miscounted:
@@ -404,7 +398,7 @@ def _engine(opt: int) -> tuple[llvm.ExecutionEngine, llvm.TargetMachine]:
 
 
 def compile_protocol() -> dict[str, int]:
-    """Addresses of the functions above, and of the description of `call` as a Python built-in.
+    """Addresses of the functions above, `call` being one for Python.
 
     Raises DeviceError on a system without POSIX threads.
     """
@@ -419,5 +413,5 @@ def compile_protocol() -> dict[str, int]:
         .replace("PAUSE", pause)
         .replace("NONE", str(id(None)))
     )
-    names = ("python_method", "reset", "configure", "idle", "worker", "run")
+    names = ("call", "reset", "configure", "idle", "worker", "run")
     return dict(zip(names, compile_native(text, *names), strict=True))

@@ -64,7 +64,8 @@ def tolerance(kind: str, dtype: DType) -> Tolerance:
 
 @dataclass(frozen=True)
 class Argument:
-    """kind: "array", "array?" (or None), "arrays" (a list), "int", "float", "bool", "dtype", "dtype?" or "axes"."""
+    """kind: "array" or "arrays" (a list), with "?" where None may stand, "int", "float", "bool", "dtype", "dtype?" or
+    "axes"."""
 
     name: str
     kind: str
@@ -235,17 +236,39 @@ _row("log_softmax_backward", "reduce", "dy, y", _FLOATS, "accumulate", _each(4, 
 _row("global_norm", "reduce", "parts: arrays", _FLOATS, "accumulate", lambda a: 2 * sum(part.size for part in a.parts))
 _row("clip_scale", "reduce", "norm, *, max_norm: float", (dtypes.float32,), "rounding", lambda a: 1)
 
-_row("matmul", "matmul", "a, b, bias: array?, *, operand_dtype: dtype?", _FLOATS, "accumulate", _products)
+_row(
+    "matmul",
+    "matmul",
+    "a, b, bias: array?, *, operand_dtype: dtype?, result_dtype: dtype?",
+    _FLOATS,
+    "accumulate",
+    _products,
+)
+_row(
+    "linear_backward",
+    "matmul",
+    "dy, x, weight, *, operand_dtype: dtype?, for_x: bool, for_weight: bool, for_bias: bool",
+    _FLOATS,
+    "accumulate",
+    lambda a: 2 * a.x.size * a.dy.shape[1] * (a.for_x + a.for_weight) + a.dy.size * a.for_bias,
+)
 
-_row("rmsnorm", "norm", "x, weight, *, eps: float", _FLOATS, "accumulate", _each(4, "x"))
+_row("rmsnorm", "norm", "x, weight, *, eps: float, result_dtype: dtype?", _FLOATS, "accumulate", _each(4, "x"))
 _row("rmsnorm_backward", "norm", "dy, x, weight, rstd", _FLOATS, "accumulate", _each(10, "x"))
-_row("layernorm", "norm", "x, weight, bias: array?, *, eps: float", _FLOATS, "accumulate", _each(7, "x"))
+_row(
+    "layernorm",
+    "norm",
+    "x, weight, bias: array?, *, eps: float, result_dtype: dtype?",
+    _FLOATS,
+    "accumulate",
+    _each(7, "x"),
+)
 _row("layernorm_backward", "norm", "dy, x, weight, mean, rstd", _FLOATS, "accumulate", _each(14, "x"))
 
 _row(
     "attention",
     "attention",
-    "q, k, v, *, causal: bool, scale: float, dropout: float, seed: int, counter: int",
+    "q, k, v, *, causal: bool, scale: float, dropout: float, seed: int, counter: int, operand_dtype: dtype?",
     _FLOATS,
     "accumulate",
     lambda a: 4 * _pairs(a),
@@ -253,7 +276,8 @@ _row(
 _row(
     "attention_backward",
     "attention",
-    "do, q, k, v, o, lse, *, causal: bool, scale: float, dropout: float, seed: int, counter: int",
+    "do, q, k, v, o, lse, *, causal: bool, scale: float, dropout: float, seed: int, counter: int, "
+    "operand_dtype: dtype?",
     _FLOATS,
     "accumulate",
     lambda a: 10 * _pairs(a),
@@ -269,12 +293,46 @@ _row(
 
 _row("swiglu", "feedforward", "gate, up", _FLOATS, "transcendental", _each(5, "gate"))
 _row("swiglu_backward", "feedforward", "dy, gate, up", _FLOATS, "transcendental", _each(10, "gate"))
+_row("swiglu_joint_backward", "feedforward", "dy, both", _FLOATS, "transcendental", _each(10, "dy"))
+
+_row("top_experts", "experts", "logits, counted: array?, *, active: int", _WIDE, "exact", _each(1, "logits"))
+_row("expert_gates", "experts", "logits, chosen", _WIDE, "transcendental", _each(5, "chosen"))
+_row(
+    "expert_gates_backward", "experts", "dgates, gates, chosen, *, experts: int", _WIDE, "accumulate", _each(4, "gates")
+)
+_row("router_statistics", "experts", "logits, chosen", _WIDE, "accumulate", _each(8, "logits"))
+_row(
+    "router_statistics_backward", "experts", "dy, logits, chosen, statistics", _WIDE, "accumulate", _each(12, "logits")
+)
+_row("group_by_expert", "experts", "chosen, *, experts: int", (dtypes.int64,), "exact")
+_row("gather_rows", "experts", "x, source, *, share: int", _WIDE, "exact")
+_row("sum_rows", "experts", "x, place", _WIDE, "rounding", lambda a: a.place.size * a.x.shape[1])
+_row("scaled_swiglu", "experts", "x, scale", _WIDE, "transcendental", _each(3, "x"))
+_row("scaled_swiglu_backward", "experts", "dy, x, scale", _WIDE, "accumulate", _each(14, "dy"))
+_row(
+    "grouped_matmul",
+    "experts",
+    "x, weights: arrays, bounds, *, transposed: bool, operand_dtype: dtype?",
+    _WIDE,
+    "accumulate",
+    lambda a: 2 * a.x.size * a.weights[0].shape[0 if a.transposed else 1],  # as if every row belonged to somebody
+)
+_row(
+    "grouped_outer",
+    "experts",
+    "a, b, bounds, *, operand_dtype: dtype?",
+    _WIDE,
+    "accumulate",
+    lambda a: 2 * a.a.size * a.b.shape[1],
+)
 
 _row("embedding", "embedding", "weight, ids", _ALL, "exact")
 _row("embedding_backward", "embedding", "dy, ids, *, rows: int", _FLOATS, "accumulate", _each(1, "dy"))
 _row("pick", "embedding", "x, index", _ALL, "exact")
 _row("pick_backward", "embedding", "dy, index, *, size: int", _ALL, "exact")
 
+_row("mse", "loss", "x, target", _FLOATS, "accumulate", _each(3, "x"))
+_row("mse_backward", "loss", "dy, difference", _FLOATS, "rounding", _each(1, "difference"))
 _row("cross_entropy", "loss", "logits, targets, weights", _FLOATS, "accumulate", _each(3, "logits"))
 _row(
     "cross_entropy_backward",
@@ -296,19 +354,20 @@ _row(
 _row(
     "sgd_",
     "optimizer",
-    "weight, grad, velocity: array?, scale, *, lr: float, momentum: float, nesterov: bool, weight_decay: float",
+    "weights: arrays, grads: arrays, velocities: arrays?, scale, "
+    "*, lr: float, momentum: float, nesterov: bool, weight_decay: float",
     _WIDE,
     "rounding",
-    _each(8, "weight"),
-    "weight velocity",
+    lambda a: 8 * sum(w.size for w in a.weights),
+    "weights velocities",
 )
 _row(
     "adamw_",
     "optimizer",
-    "weight, grad, first, second, scale, "
+    "weights: arrays, grads: arrays, firsts: arrays, seconds: arrays, scale, "
     "*, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, step: int",
     _WIDE,
     "transcendental",
-    _each(16, "weight"),
-    "weight first second",
+    lambda a: 16 * sum(w.size for w in a.weights),
+    "weights firsts seconds",
 )

@@ -1,6 +1,7 @@
 """Models: one configuration and the decoder-only transformer language model it describes."""
 
 from .config import ParameterCounts, TransformerConfig
+from .routing import RoutingReport
 from .transformer import TransformerLM
 
-__all__ = ["ParameterCounts", "TransformerConfig", "TransformerLM"]
+__all__ = ["ParameterCounts", "RoutingReport", "TransformerConfig", "TransformerLM"]

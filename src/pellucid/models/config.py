@@ -2,7 +2,8 @@
 
 One configuration covers two families: Llama's (RMSNorm, rotary positions, grouped-query attention, SwiGLU) and GPT-2's
 (LayerNorm, learned positions, GELU, biases, dropout). Parameter counts, FLOPs and bytes are computed here from the
-numbers alone; tests hold the built model to them.
+numbers alone; tests hold the built model to them. Any layers can be mixtures of experts (`experts`), which makes the
+model larger than what a token passes through.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from ..base.errors import ConfigError
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Parameters of a model: `total`, those `active` for one token, and the parts."""
+    """Parameters of a model: `total`, those `active` for one token (of the experts, those it is sent to), and the parts
+    of the total; routers and experts belong to the feed-forward layers."""
 
     total: int
     active: int
@@ -45,6 +47,12 @@ class TransformerConfig:
     embeddings, attention weights and both residual branches. precision: "bfloat16" rounds the operands of matrix
     products, weights and sums stay float32. init_std: standard deviation of the initial weights (None: see
     `weight_std`). seed: of the initial weights and of dropout.
+
+    experts: networks in each feed-forward layer of `moe_layers` (None: no such layers), `active_experts` of which a
+    token goes through (None: 2, or the only one). moe_layers: numbers of those layers (None: all; the others stay
+    dense). moe_d_ff: features of an expert (None: see `expert_hidden`). shared_expert: another one that every token
+    goes through. aux_weight, z_weight: of the load-balancing and router z losses of each such layer, added in training
+    (0: off).
     """
 
     vocab_size: int
@@ -68,6 +76,13 @@ class TransformerConfig:
     checkpoint_blocks: bool = False
     init_std: float | None = None
     seed: int = 0
+    experts: int | None = None
+    active_experts: int | None = None
+    moe_layers: tuple[int, ...] | None = None
+    moe_d_ff: int | None = None
+    shared_expert: bool = False
+    aux_weight: float = 0.01
+    z_weight: float = 1e-3
 
     def __post_init__(self) -> None:
         where = "TransformerConfig"
@@ -101,6 +116,37 @@ class TransformerConfig:
             raise ConfigError(where, "init_std must be positive", got=self.init_std)
         if not 0 <= self.seed < 2**64:
             raise ConfigError(where, "seed out of range", got=self.seed, expected="0 to 2**64 - 1")
+        self._check_experts(where)
+
+    def _check_experts(self, where: str) -> None:
+        for name in ("aux_weight", "z_weight"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(where, f"{name} must be a number from 0 on", got=getattr(self, name))
+        if self.experts is None:
+            for name in ("active_experts", "moe_layers", "moe_d_ff", "shared_expert"):
+                if getattr(self, name) not in (None, False):
+                    hint = "set experts, the number in a layer"
+                    raise ConfigError(where, f"{name} without experts", got=getattr(self, name), hint=hint)
+            return
+        if self.experts < 1:
+            raise ConfigError(
+                where, "experts must be at least 1", got=self.experts, hint="None makes every layer dense"
+            )
+        if not 1 <= self.experts_of_token <= self.experts:
+            got, expected = self.active_experts, f"1 to {self.experts}, the experts in a layer"
+            raise ConfigError(where, "active_experts out of range", got=got, expected=expected)
+        if self.moe_d_ff is not None and self.moe_d_ff < 1:
+            raise ConfigError(where, "moe_d_ff must be at least 1", got=self.moe_d_ff)
+        if self.activation != "swiglu" or self.biases:
+            got = f"activation {self.activation}, biases {self.biases}"
+            raise ConfigError(where, "experts are SwiGLU without biases", got=got)
+        if self.moe_layers is not None:
+            layers = tuple(sorted(set(self.moe_layers)))
+            bad = [i for i in layers if not 0 <= i < self.n_layers]
+            if bad or not layers or len(layers) != len(self.moe_layers):
+                got, expected = bad[0] if bad else tuple(self.moe_layers), f"different ones of 0 to {self.n_layers - 1}"
+                raise ConfigError(where, "moe_layers are not layers of the model", got=got, expected=expected)
+            object.__setattr__(self, "moe_layers", layers)
 
     @classmethod
     def gpt2(cls, vocab_size: int, **changes: object) -> TransformerConfig:
@@ -126,6 +172,26 @@ class TransformerConfig:
         return (8 * self.d_model // 3 + 63) // 64 * 64 if self.activation == "swiglu" else 4 * self.d_model
 
     @property
+    def expert_layers(self) -> tuple[int, ...]:
+        """Numbers of the layers that are mixtures of experts."""
+        if self.experts is None:
+            return ()
+        return tuple(range(self.n_layers)) if self.moe_layers is None else self.moe_layers
+
+    @property
+    def experts_of_token(self) -> int:
+        """How many experts of a layer a token goes through, the shared one not counted."""
+        return min(2, self.experts or 0) if self.active_experts is None else self.active_experts
+
+    @property
+    def expert_hidden(self) -> int:
+        """Width of an expert: `moe_d_ff`, else `hidden` shared among the experts a token goes through, rounded up to a
+        multiple of 32, so that a token passes through as much as in a dense layer; 0 without experts."""
+        if self.moe_d_ff is not None or self.experts is None:
+            return self.moe_d_ff or 0
+        return -(-self.hidden // (32 * (self.experts_of_token + self.shared_expert))) * 32
+
+    @property
     def weight_std(self) -> float:
         """Standard deviation of the initial weights: `init_std`, else 0.02 (768 / d_model)**0.5, which is GPT-2's 0.02
         at GPT-2's width and keeps the size of a product's result the same at every other."""
@@ -141,21 +207,26 @@ class TransformerConfig:
         q, kv = self.n_heads * self.head_width, self.kv_heads * self.head_width
         attention = self.n_layers * ((q + 2 * kv) * (d + bias) + d * (q + bias))
         up = 2 if self.is_gated else 1
-        feedforward = self.n_layers * (up * h * (d + bias) + d * (h + bias))
+        sparse = len(self.expert_layers)
+        expert = 3 * d * self.expert_hidden
+        in_layer = 0 if self.experts is None else self.experts * (d + expert) + self.shared_expert * expert
+        feedforward = (self.n_layers - sparse) * (up * h * (d + bias) + d * (h + bias)) + sparse * in_layer
+        idle = 0 if self.experts is None else sparse * (self.experts - self.experts_of_token) * expert
         one_norm = d * (1 + (bias if self.norm == "layernorm" else 0))
         norms = (2 * self.n_layers + 1) * one_norm
         embedding = self.vocab_size * d + (self.max_seq_len * d if self.positions == "learned" else 0)
         head = 0 if self.tie_embeddings else self.vocab_size * d
         total = embedding + attention + feedforward + norms + head
-        return ParameterCounts(total, total, embedding, attention, feedforward, norms, head)
+        return ParameterCounts(total, total - idle, embedding, attention, feedforward, norms, head)
 
     def matmul_parameters(self) -> int:
-        """Weights that take part in a matrix product for every token (tables that are only looked up do not)."""
+        """Weights that take part in a matrix product for a token (tables that are only looked up do not)."""
         counts, d = self.parameter_counts(), self.d_model
         biases = self.n_layers * (
             (self.n_heads + 2 * self.kv_heads) * self.head_width + d + (2 if self.is_gated else 1) * self.hidden + d
         )
-        return counts.attention + counts.feedforward - (biases if self.biases else 0) + self.vocab_size * d
+        idle = counts.total - counts.active
+        return counts.attention + counts.feedforward - idle - (biases if self.biases else 0) + self.vocab_size * d
 
     def flops_per_token(self, seq_len: int, *, training: bool = True) -> int:
         """FLOPs of one token in a sequence of `seq_len`: 2 a weight, and for causal attention 4 for each head feature,
@@ -178,9 +249,17 @@ class TransformerConfig:
         block = 2 * (d + stats)  # both norms: input and statistics
         block += 2 * d  # their outputs, inputs of the projections
         block += q + 2 * kv + q + self.n_heads  # attention: q, k, v, o and the log-sum-exp
-        block += 3 * h if self.is_gated else 2 * h  # gate, up (or the GELU's input) and the product
-        total = self.n_layers * block + d + stats  # the last norm
+        sparse = len(self.expert_layers)
+        dense = 3 * h if self.is_gated else 2 * h  # gate, up (or the GELU's input) and the product
+        total = self.n_layers * block + (self.n_layers - sparse) * dense + d + stats  # the last norm
         head = n * d + self.vocab_size * d  # gradients that the fused loss keeps
+        routed = 0
+        if self.experts is not None:
+            e, k, width = self.experts, self.experts_of_token, self.expert_hidden
+            row = 2 * width + 2 + 4  # gate and up; the gate's number twice; where it comes from and goes to (int64)
+            total += sparse * (e + k * row + 3 * width * self.shared_expert)
+            routed = sparse * (2 + e + 2 * (e + 1)) + (2 + e) * (sparse > 1)  # statistics, bounds (int64), their sum
         if self.checkpoint_blocks:
             total = self.n_layers * d + d + stats
-        return 4 * (n * total + head)
+            routed = (sparse + (sparse > 1)) * (2 + (self.experts or 0))
+        return 4 * (n * total + head + routed)

@@ -12,7 +12,7 @@ projections that write into the residual stream (Radford et al. 2019); norm weig
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -20,21 +20,36 @@ import numpy as np
 from ..base import dtypes
 from ..base.errors import ConfigError, DataError, ShapeError
 from ..base.rng import Generator
-from ..device import Device
+from ..device import Array, Device
 from ..device import device as find_device
-from ..nn import Dropout, Embedding, GELUFeedForward, KVCache, LayerNorm, Linear, Module, RMSNorm, SelfAttention, SwiGLU
-from ..ops import activation_checkpoint, linear, lm_head_loss, tensor
+from ..nn import (
+    Dropout,
+    Embedding,
+    GELUFeedForward,
+    KVCache,
+    LayerNorm,
+    Linear,
+    MixtureOfExperts,
+    Module,
+    RMSNorm,
+    Routing,
+    SelfAttention,
+    SwiGLU,
+)
+from ..ops import activation_checkpoint, concatenate, linear, lm_head_loss, tensor
 from ..tape import Tensor
 from .config import TransformerConfig
+from .routing import RoutingReport, counted_tokens, penalty
 
 Ids = Tensor | np.ndarray[Any, Any] | Sequence[Any]
 
 
 class Block(Module):
-    """One layer: x + attention(norm(x)), then x + feedforward(norm(x))."""
+    """One layer: x + attention(norm(x)), then x + feedforward(norm(x)); `number` says whether that is a mixture of
+    experts."""
 
     def __init__(
-        self, config: TransformerConfig, *, generator: Generator, dropout: Generator, device: str | Device
+        self, config: TransformerConfig, number: int, *, generator: Generator, dropout: Generator, device: str | Device
     ) -> None:
         c = config
         shared: dict[str, Any] = {
@@ -45,21 +60,55 @@ class Block(Module):
             "operand_dtype": operand_dtype(c),
             "device": device,
         }
-        self.input_layernorm = norm(c, device)
+        self.input_layernorm = norm(c, device, operand_dtype(c))
         self.self_attn = SelfAttention(
             c.d_model, c.n_heads, c.kv_heads, c.head_width, dropout=c.dropout, interleaved=c.rope_interleaved, **shared
         )
         self.self_attn.generator = dropout
-        self.post_attention_layernorm = norm(c, device)
-        if c.is_gated:
-            self.mlp: Module = SwiGLU(c.d_model, c.hidden, **shared)
+        narrow = None if number in c.expert_layers else operand_dtype(c)
+        self.post_attention_layernorm = norm(c, device, narrow)
+        if number in c.expert_layers and c.experts is not None:
+            del shared["bias"]
+            self.mlp: Module = MixtureOfExperts(
+                c.d_model, c.expert_hidden, c.experts, c.experts_of_token, shared=c.shared_expert, **shared
+            )
+        elif c.is_gated:
+            self.mlp = SwiGLU(c.d_model, c.hidden, **shared)
         else:
             self.mlp = GELUFeedForward(c.d_model, c.hidden, approximate=c.activation == "gelu_tanh", **shared)
         self.dropout = Dropout(c.dropout, generator=dropout)
 
-    def __call__(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None = None, cache: KVCache | None = None) -> Tensor:
-        x = x + self.dropout(self.self_attn(self.input_layernorm(x), rotary, cache))
-        return x + self.dropout(self.mlp(self.post_attention_layernorm(x)))
+    def __call__(
+        self,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        cache: KVCache | None = None,
+        routing: Routing | None = None,
+    ) -> Tensor:
+        drops = self.training and self.dropout.p > 0
+        if drops:
+            x = x + self.dropout(self.self_attn(self.input_layernorm(x), rotary, cache))
+        else:
+            x = self.self_attn(self.input_layernorm(x), rotary, cache, residual=x)
+        inner = self.post_attention_layernorm(x)
+        if isinstance(self.mlp, MixtureOfExperts):
+            return x + self.dropout(self.mlp(inner, routing))
+        return x + self.dropout(self.mlp(inner)) if drops else self.mlp(inner, residual=x)
+
+    def checkpointed(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, routing: Routing | None) -> Tensor:
+        """The same, with only `x` kept for backward."""
+        generators = (self.dropout.generator,)
+        if routing is None or not isinstance(self.mlp, MixtureOfExperts):
+            return activation_checkpoint(lambda x: self(x, rotary), x, generators=generators)
+
+        def run(x: Tensor) -> Tensor:
+            """Result and statistics as one tensor: a gradient comes back through what is returned and nothing else."""
+            inside = Routing(routing.counted)
+            return concatenate([self(x, rotary, None, inside).reshape(-1), *inside.statistics])
+
+        flat, size = activation_checkpoint(run, x, generators=generators), prod(x.shape)
+        routing.statistics.append(flat[size:])
+        return flat[:size].reshape(x.shape)
 
 
 class Transformer(Module):
@@ -74,12 +123,12 @@ class Transformer(Module):
         self.embed_tokens = Embedding(c.vocab_size, c.d_model, **table)
         if c.positions == "learned":
             self.embed_positions = Embedding(c.max_seq_len, c.d_model, **table)
-        self.layers = [Block(c, generator=generator, dropout=dropout, device=device) for _ in range(c.n_layers)]
+        self.layers = [Block(c, i, generator=generator, dropout=dropout, device=device) for i in range(c.n_layers)]
         self.norm = norm(c, device)
         self.dropout = Dropout(c.dropout, generator=dropout)
         self.rotary = rotary_tables(c, device) if c.positions == "rope" else None
 
-    def __call__(self, ids: Tensor, caches: Sequence[KVCache] | None = None) -> Tensor:
+    def __call__(self, ids: Tensor, caches: Sequence[KVCache] | None = None, routing: Routing | None = None) -> Tensor:
         start = caches[0].length if caches else 0
         x = self.embed_tokens(ids)
         if self.config.positions == "learned":
@@ -89,11 +138,9 @@ class Transformer(Module):
             if caches is not None:
                 x = layer(x, self.rotary, caches[i])
             elif self.config.checkpoint_blocks and self.training:
-                x = activation_checkpoint(
-                    lambda x, layer=layer: layer(x, self.rotary), x, generators=(self.dropout.generator,)
-                )
+                x = layer.checkpointed(x, self.rotary, routing)
             else:
-                x = layer(x, self.rotary)
+                x = layer(x, self.rotary, None, routing)
         return self.norm(x)
 
 
@@ -110,6 +157,7 @@ class TransformerLM(Module):
         self.dropout_generator = generator.split(1)
         self.model = Transformer(config, generator=generator, dropout=self.dropout_generator, device=where)
         self.lm_head = None
+        self._routed: tuple[list[Array], float] | None = None
         if not config.tie_embeddings:
             std = config.weight_std
             self.lm_head = Linear(
@@ -132,21 +180,38 @@ class TransformerLM(Module):
     def loss(self, ids: Ids, targets: Ids, weights: Any = None) -> Tensor:
         """Cross-entropy in nats/token, shape (): sum of weights * -ln p(target), the mean where weights is None.
 
-        ids, targets: (batch, time); weights: (batch, time) float, usually summing to 1.
+        ids, targets: (batch, time); weights: (batch, time) float, usually summing to 1. While training, a model with
+        mixtures of experts adds their `penalty`, times the sum of the weights; `routing_report` tells how much.
+        Positions behind the last weighted one of their row, which reach no loss, are padding: they go to no expert.
         """
+        c = self.config
         inputs, expected = self._ids(ids, 0), self._ids(targets, 0, "targets")
         if inputs.shape != expected.shape:
             raise ShapeError("loss", "targets do not fit the ids", got=expected.shape, expected=inputs.shape)
-        x = self.model(inputs)
         n = expected.size
-        per_token = None if weights is None else tensor(np.asarray(weights, np.float32).reshape(n), device=self.device)
-        return lm_head_loss(
-            x.reshape(n, self.config.d_model),
+        host = None if weights is None else np.asarray(weights, np.float32).reshape(inputs.shape)
+        per_token = None if host is None else tensor(host.reshape(n), device=self.device)
+        routing = None
+        if c.experts is not None:
+            routing = Routing(counted_tokens(host, device=self.device))
+        x = self.model(inputs, None, routing)
+        loss = lm_head_loss(
+            x.reshape(n, c.d_model),
             self.head_weight,
             expected.reshape(n),
             weights=per_token,
-            operand_dtype=operand_dtype(self.config),
+            operand_dtype=operand_dtype(c),
         )
+        if routing is None or not self.training:
+            return loss
+        share = 1.0 if host is None else float(host.sum(dtype=np.float64))
+        self._routed = [s.array for s in routing.statistics], share
+        added = penalty(routing.statistics, c, share)
+        return loss if added is None else loss + added
+
+    def routing_report(self) -> RoutingReport | None:
+        """What the routers did in the last training loss; None without mixtures of experts. Waits for the device."""
+        return None if self._routed is None else RoutingReport.of(self._routed[0], self.config, self._routed[1])
 
     # --- with a cache -------------------------------------------------------------------------------------------------
 
@@ -210,11 +275,12 @@ class TransformerLM(Module):
         return tensor(host.astype(np.int64), device=self.device)
 
 
-def norm(config: TransformerConfig, device: str | Device) -> Module:
+def norm(config: TransformerConfig, device: str | Device, result_dtype: dtypes.DType | None = None) -> Module:
     """The configured normalisation layer."""
+    how: dict[str, Any] = {"eps": config.norm_eps, "result_dtype": result_dtype, "device": device}
     if config.norm == "rmsnorm":
-        return RMSNorm(config.d_model, eps=config.norm_eps, device=device)
-    return LayerNorm(config.d_model, eps=config.norm_eps, bias=config.biases, device=device)
+        return RMSNorm(config.d_model, **how)
+    return LayerNorm(config.d_model, bias=config.biases, **how)
 
 
 def operand_dtype(config: TransformerConfig) -> dtypes.DType | None:

@@ -1,6 +1,7 @@
 """Layers: modules with named parameters, built from operations."""
 
 from .attention import KVCache, SelfAttention
+from .experts import MixtureOfExperts, Routing
 from .layers import Dropout, Embedding, GELUFeedForward, LayerNorm, Linear, RMSNorm, SwiGLU
 from .module import Module
 
@@ -11,8 +12,10 @@ __all__ = [
     "KVCache",
     "LayerNorm",
     "Linear",
+    "MixtureOfExperts",
     "Module",
     "RMSNorm",
+    "Routing",
     "SelfAttention",
     "SwiGLU",
 ]

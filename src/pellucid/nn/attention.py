@@ -58,8 +58,8 @@ class KVCache:
 class SelfAttention(Module):
     """Causal grouped-query self-attention   (Vaswani et al. 2017; Ainslie et al. 2023).
 
-    x: (batch, time, width) -> (batch, time, width). Rotary tables are handed in by the model, which shares them among
-    its layers; without them positions are the model's own affair.
+    x: (batch, time, width) -> (batch, time, width), plus `residual` where one is given. Rotary tables are handed in by
+    the model, which shares them among its layers; without them positions are the model's own affair.
     """
 
     def __init__(
@@ -91,9 +91,15 @@ class SelfAttention(Module):
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.dropout, self.interleaved, self.generator = dropout, interleaved, generator
 
-    def __call__(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None = None, cache: KVCache | None = None) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        cache: KVCache | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
         if cache is None:
-            return self.o_proj(self._whole(x, rotary))
+            return self.o_proj(self._whole(x, rotary), residual)
         batch, time, _ = x.shape
         q = self.q_proj(x).reshape(batch, time, self.heads, self.head_dim)
         k = self.k_proj(x).reshape(batch, time, self.kv_heads, self.head_dim)
@@ -102,8 +108,8 @@ class SelfAttention(Module):
             q = rope(q, *rotary, offset=cache.length, interleaved=self.interleaved)
             k = rope(k, *rotary, offset=cache.length, interleaved=self.interleaved)
         keys, values = cache.extend(k.array, v.array)
-        y = attention(q, Tensor(keys), Tensor(values), causal=True)
-        return self.o_proj(y.reshape(batch, time, self.heads * self.head_dim))
+        y = attention(q, Tensor(keys), Tensor(values), causal=True, operand_dtype=self.q_proj.operand_dtype)
+        return self.o_proj(y.reshape(batch, time, self.heads * self.head_dim), residual)
 
     def _whole(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         """All positions at once, in one operation."""

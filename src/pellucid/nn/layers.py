@@ -2,7 +2,8 @@
 
 Every layer that draws initial weights takes the generator to draw from; weights are normal with the standard
 deviation given, biases zero, norm weights one. `operand_dtype` is the mixed-precision switch: bfloat16 rounds the
-operands of matrix products while weights, sums and everything else stay float32.
+operands of matrix products, and what is nothing but such an operand is made in it (`result_dtype`), while weights, sums
+and everything else stay float32.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ..base.dtypes import DType
 from ..base.errors import ConfigError
 from ..base.rng import Generator
 from ..device import Device
-from ..ops import concatenate, dropout, embedding, gelu, layernorm, linear, ones, randn, rmsnorm, swiglu, zeros
+from ..ops import concatenate, dropout, embedding, gated_linear, gelu, layernorm, linear, ones, randn, rmsnorm, zeros
 from ..tape import Parameter, Tensor
 from .module import Module
 
@@ -24,7 +25,7 @@ def normal(shape: tuple[int, ...], std: float, *, generator: Generator, device: 
 
 
 class Linear(Module):
-    """y = x weight^T + bias.   x: (..., K), weight: (N, K), bias: (N,) or none."""
+    """y = x weight^T + bias + residual.   x: (..., K), weight: (N, K), bias: (N,) or none, residual: as y or none."""
 
     def __init__(
         self,
@@ -35,14 +36,16 @@ class Linear(Module):
         bias: bool = True,
         std: float = 0.02,
         operand_dtype: DType | None = None,
+        result_dtype: DType | None = None,
         device: str | Device = "cpu",
     ) -> None:
         self.weight = normal((outputs, inputs), std, generator=generator, device=device)
         self.bias = Parameter(zeros((outputs,), device=device), decay=False) if bias else None
-        self.operand_dtype = operand_dtype
+        self.operand_dtype, self.result_dtype = operand_dtype, result_dtype
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias, operand_dtype=self.operand_dtype)
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        how = {"operand_dtype": self.operand_dtype, "result_dtype": self.result_dtype}
+        return linear(x, self.weight, self.bias, residual=residual, **how)
 
 
 def lay_out_together(layers: Sequence[Linear]) -> None:
@@ -75,24 +78,34 @@ class Embedding(Module):
 class RMSNorm(Module):
     """y = x (mean(x**2) + eps)**-0.5 weight over the last axis   (Zhang & Sennrich 2019)."""
 
-    def __init__(self, width: int, *, eps: float = 1e-5, device: str | Device = "cpu") -> None:
+    def __init__(
+        self, width: int, *, eps: float = 1e-5, result_dtype: DType | None = None, device: str | Device = "cpu"
+    ) -> None:
         self.weight = Parameter(ones((width,), device=device), decay=False)
-        self.eps = eps
+        self.eps, self.result_dtype = eps, result_dtype
 
     def __call__(self, x: Tensor) -> Tensor:
-        return rmsnorm(x, self.weight, eps=self.eps)
+        return rmsnorm(x, self.weight, eps=self.eps, result_dtype=self.result_dtype)
 
 
 class LayerNorm(Module):
     """y = (x - mean) (var + eps)**-0.5 weight + bias over the last axis   (Ba et al. 2016)."""
 
-    def __init__(self, width: int, *, eps: float = 1e-5, bias: bool = True, device: str | Device = "cpu") -> None:
+    def __init__(
+        self,
+        width: int,
+        *,
+        eps: float = 1e-5,
+        bias: bool = True,
+        result_dtype: DType | None = None,
+        device: str | Device = "cpu",
+    ) -> None:
         self.weight = Parameter(ones((width,), device=device), decay=False)
         self.bias = Parameter(zeros((width,), device=device), decay=False) if bias else None
-        self.eps = eps
+        self.eps, self.result_dtype = eps, result_dtype
 
     def __call__(self, x: Tensor) -> Tensor:
-        return layernorm(x, self.weight, self.bias, eps=self.eps)
+        return layernorm(x, self.weight, self.bias, eps=self.eps, result_dtype=self.result_dtype)
 
 
 class Dropout(Module):
@@ -109,7 +122,7 @@ class Dropout(Module):
 
 
 class SwiGLU(Module):
-    """y = down(silu(gate(x)) * up(x))   (Shazeer 2020). Width -> hidden -> width."""
+    """y = down(silu(gate(x)) * up(x)) + residual   (Shazeer 2020). Width -> hidden -> width."""
 
     def __init__(
         self,
@@ -129,16 +142,20 @@ class SwiGLU(Module):
         self.up_proj = Linear(
             width, hidden, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device
         )
+        lay_out_together([self.gate_proj, self.up_proj])
         self.down_proj = Linear(
             hidden, width, generator=generator, bias=bias, std=out_std, operand_dtype=operand_dtype, device=device
         )
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        gate, up = self.gate_proj, self.up_proj
+        biases = None if gate.bias is None or up.bias is None else (gate.bias, up.bias)
+        h = gated_linear(x, (gate.weight, up.weight), biases, operand_dtype=gate.operand_dtype)
+        return self.down_proj(h, residual)
 
 
 class GELUFeedForward(Module):
-    """y = fc_out(gelu(fc_in(x)))   (Hendrycks & Gimpel 2016). Width -> hidden -> width."""
+    """y = fc_out(gelu(fc_in(x))) + residual   (Hendrycks & Gimpel 2016). Width -> hidden -> width."""
 
     def __init__(
         self,
@@ -154,12 +171,19 @@ class GELUFeedForward(Module):
         device: str | Device = "cpu",
     ) -> None:
         self.fc_in = Linear(
-            width, hidden, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device
+            width,
+            hidden,
+            generator=generator,
+            bias=bias,
+            std=std,
+            operand_dtype=operand_dtype,
+            result_dtype=operand_dtype,
+            device=device,
         )
         self.fc_out = Linear(
             hidden, width, generator=generator, bias=bias, std=out_std, operand_dtype=operand_dtype, device=device
         )
         self.approximate = approximate
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.fc_out(gelu(self.fc_in(x), approximate=self.approximate))
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return self.fc_out(gelu(self.fc_in(x), approximate=self.approximate), residual)

@@ -7,9 +7,10 @@ from .attention import attention, rope
 from .common import cast
 from .compare import eq, ge, gt, le, logical_and, logical_not, logical_or, lt, ne
 from .create import arange, from_numpy, full, ones, rand, randn, tensor, zeros
-from .feedforward import swiglu
+from .experts import expert_gates, mixture_of_experts, router_statistics, top_experts
+from .feedforward import gated_linear, swiglu
 from .index import embedding, getitem, pick
-from .loss import cross_entropy, lm_head_loss
+from .loss import cross_entropy, lm_head_loss, mse_loss
 from .matmul import linear, matmul
 from .norm import layernorm, rmsnorm
 from .pointwise import (
@@ -31,7 +32,7 @@ from .pointwise import (
     sub,
     where,
 )
-from .reduce import argmax, cumsum, log_softmax, logsumexp, max, mean, min, mse_loss, softmax, sum, var
+from .reduce import argmax, cumsum, log_softmax, logsumexp, max, mean, min, softmax, sum, var
 from .self_attention import self_attention
 from .shape import (
     concatenate,
@@ -67,9 +68,11 @@ __all__ = [
     "eq",
     "exp",
     "expand",
+    "expert_gates",
     "flatten",
     "from_numpy",
     "full",
+    "gated_linear",
     "ge",
     "gelu",
     "getitem",
@@ -92,6 +95,7 @@ __all__ = [
     "mean",
     "min",
     "minimum",
+    "mixture_of_experts",
     "mse_loss",
     "mul",
     "ne",
@@ -106,6 +110,7 @@ __all__ = [
     "reshape",
     "rmsnorm",
     "rope",
+    "router_statistics",
     "self_attention",
     "sigmoid",
     "silu",
@@ -120,6 +125,7 @@ __all__ = [
     "swiglu",
     "tanh",
     "tensor",
+    "top_experts",
     "transpose",
     "unsqueeze",
     "var",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..base.dtypes import DType
 from ..base.errors import ConfigError, ShapeError
 from ..base.rng import Generator
 from ..device import Array
@@ -28,9 +29,26 @@ class Attention(Op):
     saves = ("q", "k", "v", "o", "lse")
 
     def forward(
-        self, q: Array, k: Array, v: Array, *, causal: bool, scale: float, dropout: float, seed: int, counter: int
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        causal: bool,
+        scale: float,
+        dropout: float,
+        seed: int,
+        counter: int,
+        operand_dtype: DType | None,
     ) -> Array:
-        self.how = {"causal": causal, "scale": scale, "dropout": dropout, "seed": seed, "counter": counter}
+        self.how = {
+            "causal": causal,
+            "scale": scale,
+            "dropout": dropout,
+            "seed": seed,
+            "counter": counter,
+            "operand_dtype": operand_dtype,
+        }
         o, lse = self.kernels.attention(q, k, v, **self.how)
         self.save(q=q, k=k, v=v, o=o, lse=lse)
         return o
@@ -69,11 +87,13 @@ def attention(
     scale: float | None = None,
     dropout: float = 0.0,
     generator: Generator | None = None,
+    operand_dtype: DType | None = None,
 ) -> Tensor:
     """o = softmax(scale q k^T) v for each head   (Vaswani et al. 2017; grouped queries: Ainslie et al. 2023).
 
     q: (B, Tq, H, D); k, v: (B, Tk, H_kv, D), H a multiple of H_kv; o as q. causal: query i sees keys 0 .. i + Tk - Tq.
     scale None: D**-0.5. dropout: probability of zeroing a softmax weight, drawn from `generator`.
+    operand_dtype as in `matmul`.
     """
     if q.ndim != 4 or k.ndim != 4 or k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
         raise ShapeError(
@@ -96,4 +116,5 @@ def attention(
             raise ConfigError("attention", "dropout without a generator", hint="pass generator=")
         seed, counter = generator.seed, generator.reserve(q.shape[0] * q.shape[2] * q.shape[1] * k.shape[1])
     factor = q.shape[3] ** -0.5 if scale is None else scale
-    return Attention.apply(q, k, v, causal=causal, scale=factor, dropout=dropout, seed=seed, counter=counter)
+    how = {"dropout": dropout, "seed": seed, "counter": counter, "operand_dtype": operand_dtype}
+    return Attention.apply(q, k, v, causal=causal, scale=factor, **how)

@@ -19,15 +19,17 @@ Axes = int | Sequence[int] | None
 
 def scalar(value: Any) -> bool | int | float | None:
     """A Python number from a Python or NumPy number; None for anything else."""
+    if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):  # np.float64 is a float
+        return value
     if isinstance(value, np.generic):
-        value = value.item()
-    return value if isinstance(value, (bool, int, float)) else None
+        return scalar(value.item())
+    return None
 
 
 def pair(where: str, a: Operand, b: Operand) -> tuple[Tensor, Tensor]:
     """Two operands as tensors of one dtype on one device. Raises DTypeError for what is neither tensor nor number."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        if a.dtype is b.dtype:
+        if a.array.dtype is b.array.dtype:
             return a, b
         dtype = dtypes.promote(a.dtype, b.dtype)
         return cast(a, dtype), cast(b, dtype)
@@ -47,14 +49,14 @@ def _beside(where: str, x: Tensor, value: Any) -> tuple[Tensor, Tensor]:
             return pair(where, x, other)
         raise DTypeError(where, "not a tensor or a number", got=type(value).__name__, hint="make it one with tensor()")
     dtype = dtypes.of_scalar(number, x.dtype)
-    return cast(x, dtype), Tensor(constant(x.device, number, dtype))
+    return x if x.dtype is dtype else cast(x, dtype), Tensor(constant(x.device, number, dtype))
 
 
 def floats(where: str, x: Tensor) -> Tensor:
     """`x`, integers and bools as float32: for functions that have no integer result."""
     if not isinstance(x, Tensor):
         raise DTypeError(where, "not a tensor", got=type(x).__name__, hint="make it one with tensor()")
-    return x if x.dtype.is_float else cast(x, dtypes.float32)
+    return x if x.array.dtype.is_float else cast(x, dtypes.float32)
 
 
 def cast(x: Tensor, dtype: DType | str) -> Tensor:
@@ -67,6 +69,17 @@ def cast(x: Tensor, dtype: DType | str) -> Tensor:
 _cast: Any = None  # the operation Cast, set by pointwise.py
 
 
+def narrow(x: Array, operand_dtype: DType | None) -> DType | None:
+    """The dtype in which one product hands its result to the next: that of operands, which the next one would round it
+    to; None, for its own, where precision is not mixed."""
+    return None if x.dtype is dtypes.float64 else operand_dtype
+
+
+def total(kernels: Any, rows: Array, dtype: DType) -> Array:
+    """The sum over rows, in a dtype at least as precise: the gradient of a bias."""
+    return kernels.sum(rows if rows.dtype is dtype else kernels.cast(rows, dtype=dtype), axes=(0,), keepdims=False)
+
+
 def unbroadcast(kernels: Any, dy: Array, shape: tuple[int, ...]) -> Array:
     """The gradient of broadcasting `shape` to dy.shape: dy summed over every axis along which it was repeated."""
     if dy.shape == shape:
@@ -77,11 +90,25 @@ def unbroadcast(kernels: Any, dy: Array, shape: tuple[int, ...]) -> Array:
 
 def reshaped(kernels: Any, x: Array, shape: Sequence[int]) -> Array:
     """Another shape of the same elements: a view where the strides allow it, else a copy."""
+    if x.shape == shape:
+        return x
     view = x.reshape(shape)
     if view is None:
         view = kernels.copy(x).reshape(shape)
         assert view is not None
     return view
+
+
+def joined(kernels: Any, parts: list[Array]) -> Array:
+    """Arrays one behind the other along the first axis: a view where they lie so in memory, else a copy."""
+    first = parts[0]
+    end = first.offset
+    for part in parts:
+        if part.buffer is not first.buffer or part.offset != end or not part.is_contiguous:
+            return kernels.concatenate(parts, axis=0)
+        end += part.size
+    rows = sum(part.shape[0] for part in parts)
+    return Array(first.buffer, (rows, *first.shape[1:]), first.dtype, None, first.offset)
 
 
 def zeros_like(kernels: Any, like: Array, shape: tuple[int, ...] | None = None) -> Array:

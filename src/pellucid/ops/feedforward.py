@@ -1,11 +1,14 @@
-"""The gated nonlinearity of a feed-forward layer, fused."""
+"""The gated nonlinearity of a feed-forward layer, alone and with the two projections in front of it."""
 
 from __future__ import annotations
 
+from math import prod
+
+from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
 from ..tape import Op, Tensor
-from .common import pair
+from .common import joined, narrow, pair, reshaped, total
 
 
 class SwiGLU(Op):
@@ -22,9 +25,67 @@ class SwiGLU(Op):
         return {"gate": dgate, "up": dup}
 
 
+class GatedLinear(Op):
+    """h = silu(x Wg^T + bg) (x Wu^T + bu): the projections are one product with their weights behind one another.
+
+    With u the gradients of both projections side by side: dx = u W, dW = u^T x, db = sum u.
+    """
+
+    saves = ("x", "both", "weights")
+
+    def forward(
+        self, x: Array, wg: Array, wu: Array, bg: Array | None, bu: Array | None, *, operand_dtype: DType | None
+    ) -> Array:
+        k, self.shape, self.operand_dtype, hidden = self.kernels, x.shape, operand_dtype, wg.shape[0]
+        rows = reshaped(k, x, (prod(x.shape[:-1]), x.shape[-1]))
+        bias = None if bg is None or bu is None else joined(k, [bg, bu])
+        how = {"operand_dtype": operand_dtype, "result_dtype": narrow(x, operand_dtype)}
+        both = k.matmul(rows, joined(k, [wg, wu]).transpose(), bias, **how)
+        self.save(x=rows, both=both, weights=[wg, wu])
+        h = k.swiglu(both.slice(1, 0, hidden), both.slice(1, hidden, 2 * hidden))
+        return reshaped(k, h, (*x.shape[:-1], hidden))
+
+    def backward(self, dy: Array) -> dict[str, Array | None]:
+        k, dtype, hidden = self.kernels, self.operand_dtype, dy.shape[-1]
+        u = k.swiglu_joint_backward(reshaped(k, dy, (self.x.shape[0], hidden)), self.both)
+        dx = dw = db = None
+        if self.needs("x"):
+            dx = k.matmul(u, joined(k, self.weights), operand_dtype=dtype, result_dtype=self.x.dtype)
+            dx = reshaped(k, dx, self.shape)
+        if self.needs("wg") or self.needs("wu"):
+            dw = k.matmul(u.transpose(), self.x, operand_dtype=dtype, result_dtype=self.weights[0].dtype)
+        if self.needs("bg") or self.needs("bu"):
+            db = total(k, u, self.weights[0].dtype)
+        parts = {"g": (0, hidden), "u": (hidden, 2 * hidden)}
+        found = {"x": dx}
+        for name, (start, stop) in parts.items():
+            found[f"w{name}"] = None if dw is None else dw.slice(0, start, stop)
+            found[f"b{name}"] = None if db is None else db.slice(0, start, stop)
+        return found
+
+
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """y = gate sigmoid(gate) up.   Both of one shape."""
     if gate.shape != up.shape:
         raise ShapeError("swiglu", "gate and up differ in shape", got=f"{gate.shape} and {up.shape}")
     gate, up = pair("swiglu", gate, up)
     return SwiGLU.apply(gate, up)
+
+
+def gated_linear(
+    x: Tensor,
+    weights: tuple[Tensor, Tensor],
+    biases: tuple[Tensor, Tensor] | None = None,
+    *,
+    operand_dtype: DType | None = None,
+) -> Tensor:
+    """h = swiglu(x Wg^T + bg, x Wu^T + bu), the first half of a gated feed-forward layer   (Shazeer 2020).
+
+    x: (..., K); weights of gate and up: (F, K) each, biases to match; h: (..., F). operand_dtype as in `matmul`; h
+    has it where it is given.
+    """
+    wg, wu = weights
+    if wg.ndim != 2 or wg.shape != wu.shape or x.ndim == 0 or x.shape[-1] != wg.shape[1]:
+        got = f"x {x.shape}, weights {wg.shape} and {wu.shape}"
+        raise ShapeError("gated_linear", "weights do not fit the input", got=got)
+    return GatedLinear.apply(x, wg, wu, *(biases or (None, None)), operand_dtype=operand_dtype)

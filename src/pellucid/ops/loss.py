@@ -1,13 +1,13 @@
-"""Cross-entropy in nats, alone and fused with the language-model head."""
+"""Losses: mean squared error, and cross-entropy in nats, alone and fused with the language-model head."""
 
 from __future__ import annotations
 
-from ..base import dtypes
+from ..base import dtypes, shapes
 from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
 from ..tape import Op, Tensor, is_one
-from .common import floats, pair
+from .common import floats, pair, unbroadcast
 from .index import _integers
 
 
@@ -23,6 +23,29 @@ class CrossEntropy(Op):
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
         return {"logits": self.kernels.cross_entropy_backward(dy, self.logits, self.targets, self.weights, self.lse)}
+
+
+class MSELoss(Op):
+    """y = mean((x - target)**2).   dx = dy 2 (x - target) / n, dtarget = -dx"""
+
+    saves = ("difference",)
+
+    def forward(self, x: Array, target: Array) -> Array:
+        k, self.shapes = self.kernels, (x.shape, target.shape)
+        if x.shape != target.shape:
+            shape = shapes.broadcast(x.shape, target.shape)
+            x, target = x.expand(shape), target.expand(shape)
+        loss, difference = k.mse(x, target)
+        self.save(difference=difference)
+        return loss
+
+    def backward(self, dy: Array) -> dict[str, Array | None]:
+        k, (x, target) = self.kernels, self.shapes
+        each = k.mse_backward(dy, self.difference)
+        return {
+            "x": unbroadcast(k, each, x) if self.needs("x") else None,
+            "target": unbroadcast(k, k.neg(each), target) if self.needs("target") else None,
+        }
 
 
 class LMHeadLoss(Op):
@@ -76,6 +99,16 @@ def lm_head_loss(
     x, weight = pair("lm_head_loss", x, weight)
     targets, weights = _rows("lm_head_loss", x, targets, weights)
     return LMHeadLoss.apply(x, weight, targets, weights, operand_dtype=operand_dtype)
+
+
+def mse_loss(x: Tensor, target: Tensor) -> Tensor:
+    """y = mean((x - target)**2), shape (); the two broadcast. Raises ShapeError where they do not, or are empty."""
+    x, target = pair("mse_loss", x, target)
+    x, target = floats("mse_loss", x), floats("mse_loss", target)
+    shape, other = x.array.shape, target.array.shape
+    if 0 in (shape if shape == other else shapes.broadcast(shape, other, where="mse_loss")):
+        raise ShapeError("mse_loss", "nothing to average", got=f"{x.shape} and {target.shape}")
+    return MSELoss.apply(x, target)
 
 
 def _rows(name: str, x: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from ..base import shapes
 from ..base.dtypes import DType
@@ -33,28 +34,51 @@ class MatMul(Op):
 
 
 class Linear(Op):
-    """y = x weight^T + bias.   dx = dy weight, dweight = dy^T x, dbias = sum dy"""
+    """y = x weight^T + bias + residual.   dx = dy weight, dweight = dy^T x, dbias = sum dy, dresidual = dy"""
 
     saves = ("x", "weight")
 
-    def forward(self, x: Array, weight: Array, bias: Array | None, *, operand_dtype: DType | None) -> Array:
+    def forward(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        residual: Array | None,
+        *,
+        operand_dtype: DType | None,
+        result_dtype: DType | None,
+    ) -> Array:
         k, self.shape, self.operand_dtype = self.kernels, x.shape, operand_dtype
-        rows = reshaped(k, x, (prod(x.shape[:-1]), x.shape[-1]))
+        rows = _matrix(k, x)
         self.save(x=rows, weight=weight)
-        y = k.matmul(rows, weight.transpose(), bias, operand_dtype=operand_dtype)
-        return reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
+        added = bias
+        if residual is not None:  # the product starts from it, which costs nothing beside a pass of its own
+            added = reshaped(k, residual, (rows.shape[0], weight.shape[0]))
+            if bias is not None:
+                added = k.add(added, bias)
+        y = k.matmul(rows, weight.transpose(), added, operand_dtype=operand_dtype, result_dtype=result_dtype)
+        return y if rows is x else reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
-        k, dtype = self.kernels, self.operand_dtype
-        rows = reshaped(k, dy, (prod(dy.shape[:-1]), dy.shape[-1]))
-        dx = dweight = dbias = None
-        if self.needs("x"):
-            dx = reshaped(k, k.matmul(rows, self.weight, operand_dtype=dtype), self.shape)
-        if self.needs("weight"):
-            dweight = k.matmul(rows.transpose(), self.x, operand_dtype=dtype)
-        if self.needs("bias"):
-            dbias = k.sum(rows, axes=(0,), keepdims=False)
-        return {"x": dx, "weight": dweight, "bias": dbias}
+        k, (x, weight, bias, _) = self.kernels, self.inputs
+        assert x is not None
+        assert weight is not None
+        dx, dweight, dbias = k.linear_backward(
+            _matrix(k, dy),
+            self.x,
+            self.weight,
+            operand_dtype=self.operand_dtype,
+            for_x=x.requires_grad,
+            for_weight=weight.requires_grad,
+            for_bias=bias is not None and bias.requires_grad,
+        )
+        dx = None if dx is None else reshaped(k, dx, self.shape)
+        return {"x": dx, "weight": dweight, "bias": dbias, "residual": dy}
+
+
+def _matrix(kernels: Any, x: Array) -> Array:
+    """All axes but the last as one."""
+    return x if len(x.shape) == 2 else reshaped(kernels, x, (prod(x.shape[:-1]), x.shape[-1]))
 
 
 def matmul(a: Tensor, b: Tensor, *, operand_dtype: DType | None = None) -> Tensor:
@@ -82,11 +106,26 @@ def matmul(a: Tensor, b: Tensor, *, operand_dtype: DType | None = None) -> Tenso
     return MatMul.apply(a, b, operand_dtype=operand_dtype)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, operand_dtype: DType | None = None) -> Tensor:
-    """y = x weight^T + bias.   x: (..., K), weight: (N, K), bias: (N,) or None, y: (..., N). See `matmul`."""
-    if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
-        raise ShapeError("linear", "weight does not fit the input", got=f"x {x.shape}, weight {weight.shape}")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ShapeError("linear", "bias does not fit the weight", got=bias.shape, expected=weight.shape[:1])
-    x, weight = pair("linear", x, weight)
-    return Linear.apply(x, weight, bias, operand_dtype=operand_dtype)
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    operand_dtype: DType | None = None,
+    result_dtype: DType | None = None,
+) -> Tensor:
+    """y = x weight^T + bias + residual.   x: (..., K), weight: (N, K), bias: (N,) or None, residual: as y or None,
+    y: (..., N). operand_dtype as in `matmul`; result_dtype: of y, None for the dtype of x and weight together.
+    """
+    shape, inner = weight.array.shape, x.array.shape[-1:]
+    if len(shape) != 2 or inner != shape[1:]:
+        raise ShapeError("linear", "weight does not fit the input", got=f"x {x.shape}, weight {shape}")
+    if bias is not None and bias.array.shape != shape[:1]:
+        raise ShapeError("linear", "bias does not fit the weight", got=bias.shape, expected=shape[:1])
+    if residual is not None and residual.shape != (*x.shape[:-1], shape[0]):
+        expected = (*x.shape[:-1], shape[0])
+        raise ShapeError("linear", "residual does not fit the result", got=residual.shape, expected=expected)
+    if operand_dtype is None:  # with it the product itself rounds both to one dtype
+        x, weight = pair("linear", x, weight)
+    return Linear.apply(x, weight, bias, residual, operand_dtype=operand_dtype, result_dtype=result_dtype)

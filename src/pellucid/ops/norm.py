@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
 from ..tape import Op, Tensor
@@ -12,8 +13,8 @@ class RMSNorm(Op):
 
     saves = ("x", "weight", "rstd")
 
-    def forward(self, x: Array, weight: Array, *, eps: float) -> Array:
-        y, rstd = self.kernels.rmsnorm(x, weight, eps=eps)
+    def forward(self, x: Array, weight: Array, *, eps: float, result_dtype: DType | None) -> Array:
+        y, rstd = self.kernels.rmsnorm(x, weight, eps=eps, result_dtype=result_dtype)
         self.save(x=x, weight=weight, rstd=rstd)
         return y
 
@@ -27,8 +28,8 @@ class LayerNorm(Op):
 
     saves = ("x", "weight", "mean", "rstd")
 
-    def forward(self, x: Array, weight: Array, bias: Array | None, *, eps: float) -> Array:
-        y, mean, rstd = self.kernels.layernorm(x, weight, bias, eps=eps)
+    def forward(self, x: Array, weight: Array, bias: Array | None, *, eps: float, result_dtype: DType | None) -> Array:
+        y, mean, rstd = self.kernels.layernorm(x, weight, bias, eps=eps, result_dtype=result_dtype)
         self.save(x=x, weight=weight, mean=mean, rstd=rstd)
         return y
 
@@ -37,18 +38,26 @@ class LayerNorm(Op):
         return {"x": dx, "weight": dweight, "bias": dbias}
 
 
-def rmsnorm(x: Tensor, weight: Tensor, *, eps: float = 1e-5) -> Tensor:
-    """y = x (mean(x**2) + eps)**-0.5 weight over the last axis.   x: (..., D), weight: (D,)."""
+def rmsnorm(x: Tensor, weight: Tensor, *, eps: float = 1e-5, result_dtype: DType | None = None) -> Tensor:
+    """y = x (mean(x**2) + eps)**-0.5 weight over the last axis.   x: (..., D), weight: (D,).
+
+    result_dtype: of y, None for that of x; bfloat16 where y is nothing but an operand of products in mixed precision.
+    """
     _check("rmsnorm", x, weight)
-    return RMSNorm.apply(x, weight, eps=eps)
+    return RMSNorm.apply(x, weight, eps=eps, result_dtype=result_dtype)
 
 
-def layernorm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: float = 1e-5) -> Tensor:
-    """y = (x - mean) (var + eps)**-0.5 weight + bias over the last axis.   x: (..., D), weight, bias: (D,)."""
+def layernorm(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: float = 1e-5, result_dtype: DType | None = None
+) -> Tensor:
+    """y = (x - mean) (var + eps)**-0.5 weight + bias over the last axis.   x: (..., D), weight, bias: (D,).
+
+    result_dtype as in `rmsnorm`.
+    """
     _check("layernorm", x, weight)
     if bias is not None:
         _check("layernorm", x, bias)
-    return LayerNorm.apply(x, weight, bias, eps=eps)
+    return LayerNorm.apply(x, weight, bias, eps=eps, result_dtype=result_dtype)
 
 
 def _check(name: str, x: Tensor, weight: Tensor) -> None:

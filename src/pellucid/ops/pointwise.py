@@ -270,7 +270,7 @@ def add(a: Operand, b: Operand) -> Tensor:
 def sub(a: Operand, b: Operand) -> Tensor:
     """y = a - b, broadcast."""
     a, b = _pair("sub", a, b)
-    if a.dtype.kind == "bool":
+    if a.array.dtype.kind == "bool":
         raise DTypeError("sub", "bools can't be subtracted", hint="cast to an integer type, or compare with !=")
     return Sub.apply(a, b)
 
@@ -330,7 +330,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: float) -> Tensor:
 
 def _pair(name: str, a: Operand, b: Operand) -> tuple[Tensor, Tensor]:
     first, second = pair(name, a, b)
-    if first.shape != second.shape:
+    if first.array.shape != second.array.shape:
         shapes.broadcast(first.shape, second.shape, where=name)
     return first, second
 

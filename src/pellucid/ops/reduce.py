@@ -9,7 +9,6 @@ from ..base.errors import ShapeError
 from ..device import Array
 from ..tape import Op, Tensor
 from .common import Axes, constant, floats, reshaped
-from .pointwise import mul
 
 
 class Sum(Op):
@@ -184,12 +183,6 @@ def logsumexp(x: Tensor, axis: int = -1, *, keepdims: bool = False) -> Tensor:
     (found,) = _filled("logsumexp", x, axis)
     y = _last("logsumexp", LogSumExp, x, found)
     return y if keepdims else y.squeeze(found)
-
-
-def mse_loss(x: Tensor, target: Tensor) -> Tensor:
-    """y = mean((x - target)**2), shape ()."""
-    difference = x - target
-    return mean(mul(difference, difference))
 
 
 def _last(name: str, op: type[Op], x: Tensor, axis: int) -> Tensor:

@@ -8,14 +8,13 @@ weights lie behind one another in memory already (`nn.SelfAttention` puts them t
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from ..base.dtypes import DType
 from ..base.errors import ConfigError, ShapeError
 from ..base.rng import Generator
 from ..device import Array
 from ..tape import Op, Tensor
-from .common import reshaped
+from .common import joined, narrow, reshaped, total
 
 
 class SelfAttention(Op):
@@ -52,7 +51,8 @@ class SelfAttention(Op):
         self.shape, self.operand_dtype, self.interleaved = x.shape, operand_dtype, interleaved
         rows = reshaped(kernels, x, (batch * time, width))
         bias = None if bq is None or bk is None or bv is None else joined(kernels, [bq, bk, bv])
-        y = kernels.matmul(rows, joined(kernels, [wq, wk, wv]).transpose(), bias, operand_dtype=operand_dtype)
+        how = {"operand_dtype": operand_dtype, "result_dtype": narrow(x, operand_dtype)}
+        y = kernels.matmul(rows, joined(kernels, [wq, wk, wv]).transpose(), bias, **how)
         y = reshaped(kernels, y, (batch, time, every, size))
         q, k, v = y.slice(2, 0, heads), y.slice(2, heads, both), y.slice(2, both, every)
         if cos is not None and sin is not None:
@@ -60,7 +60,14 @@ class SelfAttention(Op):
                 y.slice(2, 0, both), cos, sin, offset=0, interleaved=interleaved, inverse=False
             )  # v is copied beside it, so that the unturned q and k need not be kept
             q, k, v = turned.slice(2, 0, heads), turned.slice(2, heads, both), kernels.copy(v)
-        self.how = {"causal": True, "scale": size**-0.5, "dropout": dropout, "seed": seed, "counter": counter}
+        self.how = {
+            "causal": True,
+            "scale": size**-0.5,
+            "dropout": dropout,
+            "seed": seed,
+            "counter": counter,
+            "operand_dtype": operand_dtype,
+        }
         o, lse = kernels.attention(q, k, v, **self.how)
         self.save(x=rows, q=q, k=k, v=v, o=o, lse=lse, weights=[wq, wk, wv], rotary=[cos, sin])
         return reshaped(kernels, o, (batch, time, heads * size))
@@ -74,9 +81,10 @@ class SelfAttention(Op):
             dq, dk = kernels.rope(dq, cos, sin, **back), kernels.rope(dk, cos, sin, **back)
         widths = [w.shape[0] for w in self.weights]
         u = reshaped(kernels, kernels.concatenate([dq, dk, dv], axis=2), (self.x.shape[0], sum(widths)))
-        dx = kernels.matmul(u, joined(kernels, self.weights), operand_dtype=self.operand_dtype)
-        dw = kernels.matmul(u.transpose(), self.x, operand_dtype=self.operand_dtype)
-        db = kernels.sum(u, axes=(0,), keepdims=False) if self.needs("bq") else None
+        operand, wide = self.operand_dtype, self.weights[0].dtype
+        dx = kernels.matmul(u, joined(kernels, self.weights), operand_dtype=operand, result_dtype=self.x.dtype)
+        dw = kernels.matmul(u.transpose(), self.x, operand_dtype=operand, result_dtype=wide)
+        db = total(kernels, u, wide) if self.needs("bq") else None
         found: dict[str, Array | None] = {"x": reshaped(kernels, dx, self.shape)}
         start = 0
         for name, width in zip("qkv", widths, strict=True):
@@ -84,18 +92,6 @@ class SelfAttention(Op):
             found[f"b{name}"] = None if db is None else db.slice(0, start, start + width)
             start += width
         return found
-
-
-def joined(kernels: Any, parts: list[Array]) -> Array:
-    """Arrays one behind the other along the first axis: a view where they lie so in memory, else a copy."""
-    first = parts[0]
-    end = first.offset
-    for part in parts:
-        if part.buffer is not first.buffer or part.offset != end or not part.is_contiguous:
-            return kernels.concatenate(parts, axis=0)
-        end += part.size
-    rows = sum(part.shape[0] for part in parts)
-    return Array(first.buffer, (rows, *first.shape[1:]), first.dtype, None, first.offset)
 
 
 def self_attention(
@@ -114,7 +110,8 @@ def self_attention(
     """Causal self-attention of a sequence, projections and rotary positions included; see `attention` and `rope`.
 
     x: (B, T, width); weights of q, k and v: (heads D, width), (kv_heads D, width) twice, biases to match; rotary: cos
-    and sin tables, (positions, D / 2), used from position 0; y: (B, T, heads D). operand_dtype as in `matmul`.
+    and sin tables, (positions, D / 2), used from position 0; y: (B, T, heads D). operand_dtype as in `matmul`; y has it
+    where it is given.
     """
     wq, wk, wv = weights
     size = wq.shape[0] // max(heads, 1)

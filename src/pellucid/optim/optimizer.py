@@ -1,4 +1,4 @@
-"""Optimizers: SGD and AdamW, one kernel call a parameter, with their state in named tensors.
+"""Optimizers: SGD and AdamW, one kernel call for all parameters alike, with their state in named tensors.
 
 A step reads the learning rate anew, so a schedule is one assignment (`optimizer.learning_rate = schedule.rate(step)`)
 and betas, eps and decay stay as they are. Clipping is two steps that never wait for the device: the global norm of the
@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ..base.errors import CheckpointError, ConfigError
+from ..device import Array
 from ..ops import zeros
 from ..tape import Parameter, Tensor
 
@@ -24,7 +25,10 @@ def clip_scale(parameters: Iterable[Parameter], max_norm: float | None) -> tuple
     gradient."""
     if max_norm is not None and not max_norm > 0:
         raise ConfigError("clip", "the largest norm must be positive", got=max_norm, hint="None switches clipping off")
-    gradients = [p.grad.array for p in parameters if p.grad is not None]
+    gradients: list[Array] = []
+    for p in parameters:
+        if p.grad is not None:
+            gradients.append(p.grad.array)
     if not gradients:
         raise ConfigError("step", "no parameter has a gradient", hint="call backward() first")
     kernels = gradients[0].device.kernels
@@ -76,14 +80,15 @@ class Optimizer:
                 raise ConfigError(where, "a group matches no parameter", got=repr(group.pattern))
             for name in matched:
                 self.groups.setdefault(name, group)  # the first match counts
-        for slot in self.slots:
+        self._keys = {name: tuple(f"{name}.{slot}" for slot in self.slots) for name in self.parameters}
+        for slot in range(len(self.slots)):
             for name, p in self.parameters.items():
-                self.state[f"{name}.{slot}"] = zeros(p.shape, dtype=p.dtype, device=p.device)
+                self.state[self._keys[name][slot]] = zeros(p.shape, dtype=p.dtype, device=p.device)
 
     def rate_and_decay(self, name: str, parameter: Parameter) -> tuple[float, float]:
         """The learning rate and weight decay of one parameter at this step."""
-        group = self.groups.get(name)
         decay = self.weight_decay if parameter.decay else 0.0
+        group = self.groups.get(name)
         if group is None:
             return self.learning_rate, decay
         rate = self.learning_rate * group.learning_rate_scale
@@ -99,12 +104,32 @@ class Optimizer:
     def apply(self, scale: Tensor) -> None:
         """One update with every gradient multiplied by `scale`, shape ()."""
         self.steps += 1
+        together: dict[tuple[Any, ...], list[list[Array]]] = {}
+        lists: list[list[Array]] = []
+        state, last, everyone, usual = self.state, None, self.learning_rate, self.weight_decay
         for name, p in self.parameters.items():
-            if p.grad is not None:
-                self.update(name, p, scale)
+            if p.grad is None:
+                continue
+            weight, grad = p.array, p.grad.array
+            rate, decay = self.rate_and_decay(name, p) if self.groups else (everyone, usual if p.decay else 0.0)
+            alike = rate, decay, weight.dtype, grad.dtype
+            if alike != last:
+                last = alike
+                if alike not in together:
+                    together[alike] = [[] for _ in range(2 + len(self.slots))]
+                lists = together[alike]
+            lists[0].append(weight)
+            lists[1].append(grad)
+            for slot, key in enumerate(self._keys[name], 2):
+                lists[slot].append(state[key].array)
+        for (rate, decay, *_), found in together.items():
+            self.update(*found, scale=scale.array, rate=rate, decay=decay)
 
-    def update(self, name: str, parameter: Parameter, scale: Tensor) -> None:
-        """Applies the rule to one parameter in place."""
+    def update(
+        self, weights: list[Array], grads: list[Array], *state: list[Array], scale: Array, rate: float, decay: float
+    ) -> None:
+        """Applies the rule in place to parameters with this learning rate and decay: the Arrays of the weights, of one
+        dtype, of the gradients, of one dtype, and of each slot of the state."""
         raise NotImplementedError
 
     def zero_grad(self) -> None:
@@ -157,15 +182,14 @@ class SGD(Optimizer):
         self.momentum, self.nesterov = momentum, nesterov
         super().__init__(named_parameters, learning_rate=learning_rate, weight_decay=weight_decay, groups=groups)
 
-    def update(self, name: str, parameter: Parameter, scale: Tensor) -> None:
-        assert parameter.grad is not None
-        rate, decay = self.rate_and_decay(name, parameter)
-        velocity = self.state[f"{name}.velocity"].array if self.slots else None
-        parameter.device.kernels.sgd_(
-            parameter.array,
-            parameter.grad.array,
-            velocity,
-            scale.array,
+    def update(
+        self, weights: list[Array], grads: list[Array], *state: list[Array], scale: Array, rate: float, decay: float
+    ) -> None:
+        scale.device.kernels.sgd_(
+            weights,
+            grads,
+            state[0] if state else None,
+            scale,
             lr=rate,
             momentum=self.momentum,
             nesterov=self.nesterov,
@@ -202,15 +226,16 @@ class AdamW(Optimizer):
         self.beta1, self.beta2, self.eps = beta1, beta2, eps
         super().__init__(named_parameters, learning_rate=learning_rate, weight_decay=weight_decay, groups=groups)
 
-    def update(self, name: str, parameter: Parameter, scale: Tensor) -> None:
-        assert parameter.grad is not None
-        rate, decay = self.rate_and_decay(name, parameter)
-        parameter.device.kernels.adamw_(
-            parameter.array,
-            parameter.grad.array,
-            self.state[f"{name}.first"].array,
-            self.state[f"{name}.second"].array,
-            scale.array,
+    def update(
+        self, weights: list[Array], grads: list[Array], *state: list[Array], scale: Array, rate: float, decay: float
+    ) -> None:
+        first, second = state
+        scale.buffer.device.kernels.adamw_(
+            weights,
+            grads,
+            first,
+            second,
+            scale,
             lr=rate,
             beta1=self.beta1,
             beta2=self.beta2,

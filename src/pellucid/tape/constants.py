@@ -14,7 +14,7 @@ _MOST_CONSTANTS = 256
 
 def constant(device: Device, value: float, dtype: DType) -> Array:
     """A number as an Array of shape () on the device; made once and kept, so a steady loop makes none."""
-    key = (device, dtype.name, type(value), value, copysign(1.0, value))
+    key = _key(device, value, dtype)
     found = _constants.get(key)
     if found is None:
         if len(_constants) >= _MOST_CONSTANTS:
@@ -27,4 +27,8 @@ def constant(device: Device, value: float, dtype: DType) -> Array:
 
 def is_one(x: Array) -> bool:
     """Whether `x` is the kept constant 1, by identity: False for any other array that holds a 1."""
-    return x is _constants.get((x.device, x.dtype.name, float, 1.0, 1.0))
+    return x is _constants.get(_key(x.device, 1.0, x.dtype))
+
+
+def _key(device: Device, value: float, dtype: DType) -> tuple[Any, ...]:
+    return (device, dtype, value.__class__, value or copysign(1.0, value), value)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..base.errors import DeviceError, DTypeError, GradientError, ShapeError
-from ..device import Array
+from ..device import Array, Device
+from . import written
 from .constants import constant
-from .state import state
+from .state import state, traces
 from .tensor import Tensor
 
 _sequence = itertools.count()
@@ -34,6 +35,7 @@ class Op:
 
     saves: ClassVar[tuple[str, ...]] = ()
     names: ClassVar[tuple[str, ...]] = ()
+    places: ClassVar[dict[str, int]] = {}  # of the inputs, by name
     variadic: ClassVar[bool] = False
 
     kernels: Any  # the kernel functions of the inputs' device
@@ -42,15 +44,18 @@ class Op:
     output_shape: tuple[int, ...]
     sequence: int
     recording: bool
-    released: bool
+    released: bool = False
 
     def __init_subclass__(cls) -> None:
         positional = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         parameters = list(inspect.signature(cls.forward).parameters.values())[1:]
         cls.names = tuple(p.name for p in parameters if p.kind in positional)
+        cls.places = {name: i for i, name in enumerate(cls.names)}
         cls.variadic = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+        cls.apply = classmethod(_first_apply)  # type: ignore[method-assign, assignment]
 
     requires_grad: ClassVar[bool] = True  # of the output, as of a Tensor
+    is_op: ClassVar[bool] = True  # among the inputs of another Op, as opposed to a Tensor
 
     forward: Any
 
@@ -66,54 +71,60 @@ class Op:
     def apply(cls, *inputs: Tensor | None, always: bool = False, **attributes: Any) -> Tensor:
         """Runs the operation on tensors of one device and records it if a gradient can flow through it.
 
+        This is what it does; an Op whose inputs all have names does the same in lines written out (`written`).
         `always` records it even where no input requires a gradient (for operations that reach parameters themselves).
         """
         device = None
-        recording = always
+        wanted = always
         arrays: list[Array | None] = []
+        links: list[Tensor | Op | None] = []
         for x in inputs:
             if x is None:
                 arrays.append(None)
+                links.append(None)
                 continue
-            arrays.append(x.array)
-            recording = recording or x.requires_grad
+            array = x.array
+            arrays.append(array)
+            if x.requires_grad:
+                wanted = True
+                links.append(x if x.op is None else x.op)
+            else:
+                links.append(x)
+            there = array.buffer.device
             if device is None:
-                device = x.array.buffer.device
-            elif x.array.buffer.device is not device:
-                got = f"{device.name!r} and {x.array.buffer.device.name!r}"
-                raise DeviceError(
-                    cls.__name__, "inputs on different devices", got=got, hint="move them with .to(device)"
-                )
+                device = there
+            elif there is not device:
+                raise _mixed(cls.__name__, device, there)
         assert device is not None
         op = cls.__new__(cls)
         op.kernels = device.kernels
-        op.recording = recording = recording and state.recording
-        op.inputs, op.released = inputs, False
-        if state.trace is None:
+        op.recording = recording = wanted and state.recording
+        op.inputs = inputs
+        # Whether this thread traces is asked only while some thread does: state of a thread is slow to reach.
+        if not traces or state.trace is None:
             out = op.forward(*arrays, **attributes)
         else:
             out = state.trace.forward(op, arrays, attributes)
         if not recording or not out.dtype.is_float:
             return Tensor(out)
-        op.inputs = tuple(x if x is None or x.op is None or not x.requires_grad else x.op for x in inputs)
+        op.inputs = tuple(links)
         op.output_shape = out.shape
         op.sequence = next(_sequence)
         return Tensor(out, True, op)
 
     def save(self, **values: Any) -> None:
-        """Keeps what backward needs as attributes of this Op; does nothing when it is not being recorded."""
-        if self.recording:
-            assert set(values) == set(self.saves), f"{type(self).__name__} saves {self.saves}"
-            self.__dict__.update(values)
+        """Keeps what backward needs, by the names in `saves`, as attributes of this Op; does nothing when it is not
+        being recorded. Written out for each Op."""
+        raise NotImplementedError
 
     def needs(self, name: str) -> bool:
         """Whether the gradient of the input of that name is wanted."""
-        x = self.inputs[self.names.index(name)]
+        x = self.inputs[self.places[name]]
         return x is not None and x.requires_grad
 
     def kept(self) -> list[Array]:
         """The Arrays this operation holds for backward."""
-        values = [self.__dict__.get(name) for name in self.saves]
+        values = [getattr(self, name, None) for name in self.saves]
         return [a for v in values for a in (v if isinstance(v, (list, tuple)) else (v,)) if isinstance(a, Array)]
 
     def input_shapes(self) -> tuple[tuple[int, ...] | None, ...]:
@@ -125,13 +136,29 @@ class Op:
         found = self.backward(dy)
         if self.variadic:
             return found[self.names[0]]
-        return [found.get(name) for name in self.names[: len(self.inputs)]]
+        return [found.get(name) for name in self.names]
 
     def release(self) -> None:
-        """Lets go of everything kept for backward."""
-        for name in self.saves:
-            self.__dict__.pop(name, None)
-        self.inputs, self.released = (), True
+        """Lets go of everything kept for backward. Written out for each Op."""
+        raise NotImplementedError
+
+
+def _first_apply(cls: type[Op], *inputs: Tensor | None, **options: Any) -> Tensor:
+    """`apply` until it is called: writes out the functions of this Op, which would take too long for all at import."""
+    scope = {"new": object.__new__, "state": state, "traces": traces, "Tensor": Tensor, "sequence": _sequence}
+    apply = written.applying(cls, cls.forward, scope | {"mixed": _mixed})
+    cls.save = written.saving(cls, cls.saves)  # type: ignore[method-assign]
+    cls.release = written.releasing(cls, cls.saves)  # type: ignore[method-assign]
+    cls.apply = _loop if apply is None else staticmethod(apply)  # type: ignore[method-assign, assignment]
+    return cls.apply(*inputs, **options)
+
+
+_loop = Op.__dict__["apply"]
+
+
+def _mixed(where: str, a: Device, b: Device) -> DeviceError:
+    got = f"{a.name!r} and {b.name!r}"
+    return DeviceError(where, "inputs on different devices", got=got, hint="move them with .to(device)")
 
 
 def tape(root: Tensor) -> list[Op]:
@@ -150,7 +177,9 @@ def tape(root: Tensor) -> list[Op]:
                 hint="run the forward again, or pass keep_tape=True to the first backward",
             )
         found[op.sequence] = op
-        todo.extend(x for x in op.inputs if isinstance(x, Op))
+        for x in op.inputs:
+            if x is not None and x.is_op:
+                todo.append(x)  # type: ignore[arg-type]
     return [found[s] for s in sorted(found)]
 
 
@@ -167,7 +196,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             hint="set requires_grad=True on a leaf, and call outside no_grad",
         )
     if gradient is None:
-        if root.array.size != 1:
+        if root.array.shape and root.array.size != 1:
             raise ShapeError(
                 "backward",
                 "a gradient is needed for a result with several elements",
@@ -175,8 +204,8 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
                 expected="shape ()",
                 hint="reduce it to a loss, or pass gradient=",
             )
-        seed = constant(root.device, 1.0, root.dtype)
-        if root.shape:
+        seed = constant(root.array.buffer.device, 1.0, root.array.dtype)
+        if root.array.shape:
             seed = seed.expand(root.shape)
     else:
         if gradient.shape != root.shape:
@@ -192,11 +221,11 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             raise DeviceError("backward", "the gradient is on another device", got=got, expected=expected)
         seed = gradient.array
     if root.op is None:
-        _accumulate(root, seed, shared=True)
+        _accumulate(root, seed, True)
         return
     ops = tape(root)
     pending: dict[int, Array] = {root.op.sequence: seed}
-    trace = state.trace
+    trace = state.trace if traces else None
     recording, state.recording = state.recording, False
     try:
         while ops:
@@ -204,26 +233,36 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             dy = pending.pop(op.sequence, None)
             if dy is None:
                 continue
-            gradients = op.gradients(dy) if trace is None else trace.backward(op, dy)
-            held = {id(a.buffer) for a in (dy, *op.kept())} if keep_tape else {id(dy.buffer)}
-            for x, dx in zip(op.inputs, gradients, strict=True):
-                if dx is None or x is None or not x.requires_grad:
+            gradients: Iterable[Array | None]
+            if trace is not None:
+                gradients = trace.backward(op, dy)
+            elif op.variadic:
+                gradients = op.gradients(dy)
+            else:
+                gradients = map(op.backward(dy).get, op.names)
+            kept = {id(a.buffer) for a in op.kept()} if keep_tape else ()
+            inputs = op.inputs
+            for i, dx in enumerate(gradients):
+                if dx is None or (x := inputs[i]) is None:
                     continue
-                shape = x.output_shape if isinstance(x, Op) else x.shape
-                assert dx.shape == shape, f"{type(op).__name__}: gradient {dx.shape} for {shape}"
-                if not isinstance(x, Op):
-                    _accumulate(x, dx, shared=id(dx.buffer) in held)
-                elif x.sequence in pending:
-                    pending[x.sequence] = op.kernels.add(pending[x.sequence], dx)
-                else:
-                    pending[x.sequence] = dx
+                if x.is_op:
+                    shape, number = x.output_shape, x.sequence  # type: ignore[union-attr]
+                    assert dx.shape == shape, f"{type(op).__name__}: gradient {dx.shape} for {shape}"
+                    if number in pending:
+                        dx = op.kernels.add(pending[number], dx)
+                    pending[number] = dx
+                elif x.requires_grad:
+                    shape = x.array.shape  # type: ignore[union-attr]
+                    assert dx.shape == shape, f"{type(op).__name__}: gradient {dx.shape} for {shape}"
+                    shared = dx.buffer is dy.buffer or id(dx.buffer) in kept
+                    _accumulate(x, dx, shared)  # type: ignore[arg-type]
             if not keep_tape:
                 op.release()
     finally:
         state.recording = recording
 
 
-def _accumulate(leaf: Tensor, dx: Array, *, shared: bool) -> None:
+def _accumulate(leaf: Tensor, dx: Array, shared: bool) -> None:
     """Adds to the gradient of a leaf, which is then its own contiguous memory: optimizers and users may change it."""
     if leaf.grad is not None:
         dx = leaf.device.kernels.add(leaf.grad.array, dx)

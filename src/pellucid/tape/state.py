@@ -17,6 +17,7 @@ class _State(threading.local):
 
 
 state = _State()
+traces: list[Trace] = []  # of all threads
 
 
 @contextmanager

@@ -35,6 +35,7 @@ class Tensor:
     __slots__ = ("__weakref__", "array", "grad", "op", "requires_grad")
     __array_priority__ = 1000  # NumPy operators give way to ours
     __array_ufunc__ = None
+    is_op = False  # see Op
 
     def __init__(self, array: Array, requires_grad: bool = False, op: Op | None = None) -> None:
         self.array = array

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.errors import NonFiniteError
 from ..device import Array
-from .state import state
+from .state import state, traces
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -116,10 +116,12 @@ def trace(*, stop_at_nonfinite: bool = False) -> Iterator[Trace]:
     """
     before = state.trace
     state.trace = found = Trace(stop_at_nonfinite)
+    traces.append(found)
     try:
         yield found
     finally:
         state.trace = before
+        traces.pop()  # whichever: what counts is how many there are
 
 
 def kept_bytes(ops: Sequence[Op]) -> int:

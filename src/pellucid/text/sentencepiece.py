@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from ..base.errors import DataError
 from ..base.files import StrPath, reading
 from .charsmap import CharsMap
 from .protobuf import Field, block, fields, integer, single, text
+from .unigram import is_score
 
 #: Types of a piece.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -61,8 +60,8 @@ class SentencePieceVocabulary:
         for i, (piece, score, kind) in enumerate(zip(self.pieces, self.scores, self.types, strict=True)):
             if not isinstance(piece, str) or not piece or "\0" in piece:
                 raise DataError(where, f"piece {i} is no piece", got=repr(piece))
-            if not isinstance(score, int | float) or not np.isfinite(np.float32(score)):
-                raise DataError(where, f"the score of piece {i} is no finite number", got=score)
+            if not is_score(score):
+                raise DataError(where, f"the score of piece {i} is no finite number", got=repr(score))
             if kind not in range(NORMAL, BYTE + 1) or isinstance(kind, bool):
                 raise DataError(where, f"the type of piece {i} is unknown", got=kind, expected=f"1 to {BYTE}")
         if len(set(self.pieces)) != n:

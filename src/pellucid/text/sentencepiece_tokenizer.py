@@ -42,6 +42,8 @@ _MARK = np.frombuffer(_SPACE.encode(), np.uint8)
 _SPACES = re.compile("  +")
 _INNER = re.compile(f"[^{_SPACE}]{_SPACE}")
 _CHUNK = 1 << 17  # bytes of text one worker takes at a time
+# What the keys of the compiled loop have room for (`compiled/sentencepiece_bpe.py`).
+_LONGEST_WORD, _LONGEST_PIECE, _MOST_PIECES = 1 << 30, (1 << 12) - 1, 1 << 21
 _KEYS = {
     "type": (str,),
     "version": (int,),
@@ -71,6 +73,12 @@ class SentencePieceTokenizer(StartedTokenizer):
     def __init__(self, vocabulary: SentencePieceVocabulary) -> None:
         self.vocabulary = vocabulary
         super().__init__(len(vocabulary.pieces), {vocabulary.pieces[i]: i for i in vocabulary.ids(CONTROL)})
+        if vocabulary.model == "bpe":
+            longest = max(len(piece.encode("utf-8")) for piece in vocabulary.pieces)
+            if longest > _LONGEST_PIECE or len(vocabulary.pieces) > _MOST_PIECES:
+                got = f"{len(vocabulary.pieces)} pieces of up to {longest} bytes"
+                expected = f"at most {_MOST_PIECES} of {_LONGEST_PIECE} bytes"
+                raise DataError("SentencePieceTokenizer", "too large a vocabulary", got=got, expected=expected)
         self._bytes_of = [self._spelled(i) for i in range(len(vocabulary.pieces))]
 
     @classmethod
@@ -208,19 +216,24 @@ class SentencePieceTokenizer(StartedTokenizer):
 
     @cached_property
     def _bpe_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Scores, which pieces are unused, and the ids of the bytes."""
+        """For each piece, how many better scores there are; which ones are unused; and the ids of the bytes."""
         v = self.vocabulary
-        scores = np.array(v.scores, np.float32).astype(np.float64)
-        return scores, np.array(v.types) == UNUSED, np.array(self._byte_ids if v.byte_fallback else [0] * 256, np.int32)
+        ranks = np.unique(-np.array(v.scores, np.float32), return_inverse=True)[1].astype(np.int32)
+        return ranks, np.array(v.types) == UNUSED, np.array(self._byte_ids if v.byte_fallback else [0] * 256, np.int32)
 
     def _encode_bpe(self, data: np.ndarray, starts: np.ndarray) -> IdBatch:
         if not len(data):
             return IdBatch(np.empty(0, np.uint32), starts)
         words = self._word_starts(data, starts) if self._by_word else starts
+        if (longest := int(np.diff(words).max())) >= _LONGEST_WORD:
+            expected = f"less than {_LONGEST_WORD}"
+            raise DataError(
+                "SentencePieceTokenizer.encode", "too long a word", got=f"{longest} bytes", expected=expected
+            )
         chunks = chunks_of(words, _CHUNK)
         ids, counts = np.empty(len(data), np.int32), np.empty(len(words) - 1, np.int64)
-        scores, unused, byte_ids = self._bpe_arrays
-        inputs = [shared(a) for a in (chunks, data, words, self._model.trie, scores, self._cut_out, unused)]
+        ranks, unused, byte_ids = self._bpe_arrays
+        inputs = [shared(a) for a in (chunks, data, words, self._model.trie, ranks, self._cut_out, unused)]
         v = self.vocabulary
         outputs = [v.byte_fallback, shared(byte_ids), v.unknown, shared(ids), shared(counts)]
         compiled("sentencepiece_bpe").encode(len(chunks) - 1, 1, *inputs, *outputs)

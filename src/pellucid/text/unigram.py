@@ -22,12 +22,19 @@ import numpy as np
 
 from ..base.errors import ConfigError, DataError
 from ..base.rng import Generator
+from ..device import Array
 from .native import compiled, shared
 from .words import chunks_of, joined
 
 #: How far the score of the unknown piece lies below the smallest score of the vocabulary (SentencePiece's choice).
 UNKNOWN_PENALTY = 10.0
+_LARGEST_SCORE = 1e38
 _CHUNK = 1 << 15  # bytes of text that one worker takes at a time
+
+
+def is_score(value: object) -> bool:
+    """Whether a value of a file can be a score: a number that float32 holds, and no NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST_SCORE
 
 
 class UnigramModel:
@@ -114,6 +121,10 @@ class UnigramModel:
         numbers = np.array([self._places[piece] for piece in order], np.int32)
         return compiled("trie").build_trie(data, starts, numbers)
 
+    @cached_property
+    def _constants(self) -> list[Array]:
+        return [shared(self.trie), shared(self.scores), shared(self._byte_ids)]
+
     def encode_words(self, data: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids of words. Returns ids: uint32, in a row; id_starts: int64 (n + 1), where those of each word begin.
 
@@ -152,8 +163,9 @@ class UnigramModel:
         ids, counts = np.empty(total, np.int32), np.empty(words, np.int64)
         at = np.empty(total if ends else 1, np.int32)
         split, unknown_id = self.byte_fallback, -1 if self.unk_id is None else self.unk_id
-        inputs = [shared(np.ascontiguousarray(a)) for a in (chunks, data, starts, self.trie, self.scores)]
-        outputs = [split, shared(self._byte_ids), unknown_id, shared(ids), shared(at), shared(counts), ends]
+        trie, scores, byte_ids = self._constants
+        inputs = [*map(shared, map(np.ascontiguousarray, (chunks, data, starts))), trie, scores]
+        outputs = [split, byte_ids, unknown_id, shared(ids), shared(at), shared(counts), ends]
         if random is None:
             compiled("unigram").encode(n, 1, *inputs, self._unknown, self.single, *outputs)
         else:

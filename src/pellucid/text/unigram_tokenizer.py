@@ -25,7 +25,7 @@ from ..base.rng import Generator
 from .batch import IdBatch, character_offsets, utf8
 from .special import has_surrogate, numbered
 from .started import StartedTokenizer
-from .unigram import UnigramModel
+from .unigram import UnigramModel, is_score
 from .unigram_train import UnigramTrainer, UnigramTraining
 from .words import marked_utf8, split_words
 
@@ -65,8 +65,11 @@ class UnigramTokenizer(StartedTokenizer):
                 raise DataError(where, "not a piece", got=repr(piece), expected="one or more characters")
         if len(set(pieces)) != len(pieces):
             raise DataError(where, "the same piece twice")
-        if len(scores) != len(pieces) or not all(isinstance(score, int | float) for score in scores):
-            raise DataError(where, "not a number for each piece", got=f"{len(scores)} scores", expected=len(pieces))
+        if len(scores) != len(pieces):
+            raise DataError(where, "not a score for each piece", got=len(scores), expected=len(pieces))
+        for piece, score in zip(pieces, scores, strict=True):
+            if not is_score(score):
+                raise DataError(where, f"the score of {piece!r} is no finite number", got=repr(score))
         self._pieces, self._scores = tuple(pieces), tuple(map(float, scores))
         self._fallback = byte_fallback
         self._model = self._make_model()

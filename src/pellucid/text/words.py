@@ -26,12 +26,16 @@ def chunks_of(starts: np.ndarray, size: int) -> np.ndarray:
     """Cuts items that begin at the bytes `starts` (n + 1) into chunks of about `size` bytes: the first item of each,
     and n."""
     n = len(starts) - 1
+    if starts[-1] <= size:
+        return np.array([0, n])
     cuts = np.searchsorted(starts, np.arange(0, starts[-1], size), side="right") - 1
     return np.unique(np.concatenate([[0], cuts, [n]]))
 
 
 def joined(values: np.ndarray, places: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """What chunks wrote, in a row: edges[c + 1] - edges[c] values of chunk c, from values[places[c]] on."""
+    if len(places) == 1:
+        return values[places[0] : places[0] + edges[-1]].copy()
     result = np.empty(int(edges[-1]), values.dtype)
     for begin, end, at in zip(edges[:-1].tolist(), edges[1:].tolist(), places.tolist(), strict=True):
         result[begin:end] = values[at : at + end - begin]

@@ -1,6 +1,7 @@
 """The run's record: one JSON object a line in metrics.jsonl, written as it happens, cut back on resume.
 
-A line is either a step (`loss`, `norm`, ...) or an evaluation (`held_out_loss`). A run resumed from a checkpoint of n
+A line is either a step (`loss`, `norm`, ...; with mixtures of experts `balance_loss`, `z_loss` and the `load` of each
+router's experts) or an evaluation (`held_out_loss`). A run resumed from a checkpoint of n
 steps drops every line past n first, so the file reads as that of an uninterrupted run.
 """
 
@@ -14,6 +15,7 @@ from typing import Any
 
 from ..base.errors import DataError
 from ..base.files import reason
+from ..models import RoutingReport
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
@@ -33,6 +35,15 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
             raise DataError(str(path), f"line {i} is not a record of a run", got=repr(line[:60]))
         found.append(value)
     return found
+
+
+def routing_record(report: RoutingReport | None) -> dict[str, Any]:
+    """What a step's line says of its routers; nothing without any. load: from the number of a layer to the shares its
+    experts got, four digits of each."""
+    if report is None:
+        return {}
+    load = {str(i): [round(f, 4) for f in shares] for i, shares in zip(report.layers, report.load, strict=True)}
+    return {"balance_loss": report.balance_loss, "z_loss": report.z_loss, "load": load}
 
 
 class Metrics:

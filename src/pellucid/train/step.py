@@ -7,18 +7,20 @@ from math import exp
 
 from ..base.errors import NonFiniteError
 from ..data import TokenBatch, TokenFile
-from ..models import TransformerLM
+from ..models import RoutingReport, TransformerLM
 from ..optim import Optimizer, clip_scale
 from ..tape import no_grad
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """loss: nats/token before the update; norm: of the whole gradient before clipping; n_targets: predicted tokens."""
+    """loss: nats/token before the update, cross-entropy alone; norm: of the whole gradient before clipping; n_targets:
+    predicted tokens; routing: what the routers did, None without mixtures of experts."""
 
     loss: float
     norm: float
     n_targets: int
+    routing: RoutingReport | None = None
 
     @property
     def perplexity(self) -> float:
@@ -43,9 +45,14 @@ def accumulate(model: TransformerLM, batch: TokenBatch, *, micro_batches: int = 
     """Adds the gradient of the batch's loss to the parameters' and returns the loss, in nats/token.
 
     The batch is computed in `micro_batches` parts, each weighted by its share of the predicted tokens, so loss and
-    gradient are those of the whole batch, however the tokens fall.
+    gradient are those of the whole batch, however the tokens fall. The penalty of routers is of each part, weighted in
+    the same way: balance over a part is not quite that over the whole. The loss returned is without it.
     """
-    total = 0.0
+    return _accumulate(model, batch, micro_batches)[0]
+
+
+def _accumulate(model: TransformerLM, batch: TokenBatch, micro_batches: int) -> tuple[float, RoutingReport | None]:
+    total, reports, shares = 0.0, [], []
     for part in batch.split(micro_batches) if micro_batches > 1 else [batch]:
         if part.n_targets == 0:
             continue
@@ -53,7 +60,11 @@ def accumulate(model: TransformerLM, batch: TokenBatch, *, micro_batches: int = 
         loss = model.loss(part.inputs, part.targets, part.weights * share if share != 1 else part.weights)
         loss.backward()
         total += loss.item()
-    return total
+        if (report := model.routing_report()) is not None:
+            total -= report.penalty
+            reports.append(report)
+            shares.append(share)
+    return total, RoutingReport.together(reports, shares) if reports else None
 
 
 def train_step(
@@ -69,7 +80,7 @@ def train_step(
     Raises NonFiniteError, before anything was updated, when loss or gradient is not a finite number.
     """
     optimizer.zero_grad()
-    loss = accumulate(model, batch, micro_batches=micro_batches)
+    loss, routing = _accumulate(model, batch, micro_batches)
     norm, scale = clip_scale(optimizer.parameters.values(), max_norm)
     size = norm.item()
     if not (abs(loss) < float("inf") and size < float("inf")):
@@ -81,7 +92,7 @@ def train_step(
         )
     optimizer.apply(scale)
     optimizer.zero_grad()
-    return StepResult(loss, size, batch.n_targets)
+    return StepResult(loss, size, batch.n_targets, routing)
 
 
 def evaluate(model: TransformerLM, batch: TokenBatch) -> Evaluation:

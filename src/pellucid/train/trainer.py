@@ -29,12 +29,12 @@ from ..checkpoint import (
     save_checkpoint,
 )
 from ..data import TokenFile
-from ..models import TransformerLM
+from ..models import TransformerConfig, TransformerLM
 from ..optim import SGD, AdamW, Optimizer
 from ..text import Tokenizer
 from .config import TrainConfig
 from .events import Evaluated, Event, Sampled, Saved, Stepped
-from .metrics import Metrics
+from .metrics import Metrics, routing_record
 from .step import evaluate_file, train_step
 
 
@@ -125,7 +125,9 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Takes weights, optimizer, generator and step from a checkpoint of the same model and configuration."""
         state = checkpoint.state
-        if checkpoint.config.get("model") != to_dict(self.model.config):
+        saved = checkpoint.config.get("model")
+        # An older file lacks the options that came since; it was made with what is their default.
+        if not isinstance(saved, dict) or to_dict(TransformerConfig(1)) | saved != to_dict(self.model.config):
             raise CheckpointError(
                 str(checkpoint.path),
                 "a checkpoint of another model configuration",
@@ -192,6 +194,7 @@ class Trainer:
                             "tokens": result.n_targets,
                             "seconds": seconds,
                         }
+                        | routing_record(result.routing)
                     )
                 self._between_steps(metrics)
             if self.step == self.config.steps or self._stop:

@@ -15,9 +15,17 @@ from .activation import (
 from .attention import attention, attention_backward, rope
 from .clip import clip_scale, global_norm
 from .embedding import embedding, embedding_backward, pick, pick_backward
-from .feedforward import swiglu, swiglu_backward
-from .loss import cross_entropy, cross_entropy_backward, lm_head_loss
-from .matmul import matmul
+from .experts import (
+    gather_rows,
+    grouped_matmul,
+    grouped_outer,
+    scaled_swiglu,
+    scaled_swiglu_backward,
+    sum_rows,
+)
+from .feedforward import swiglu, swiglu_backward, swiglu_joint_backward
+from .loss import cross_entropy, cross_entropy_backward, lm_head_loss, mse, mse_backward
+from .matmul import linear_backward, matmul
 from .memory import all_finite, assign_, cast, concatenate, copy, fill_, where
 from .norm import layernorm, layernorm_backward, rmsnorm, rmsnorm_backward
 from .optimizer import adamw_, sgd_
@@ -46,6 +54,14 @@ from .pointwise import (
 )
 from .random import dropout, normal_
 from .reduce import argmax, cumsum, max, min, sum
+from .router import (
+    expert_gates,
+    expert_gates_backward,
+    group_by_expert,
+    router_statistics,
+    router_statistics_backward,
+    top_experts,
+)
 from .softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
 
 __all__ = [
@@ -71,15 +87,22 @@ __all__ = [
     "embedding_backward",
     "eq",
     "exp",
+    "expert_gates",
+    "expert_gates_backward",
     "fill_",
+    "gather_rows",
     "ge",
     "gelu",
     "gelu_backward",
     "global_norm",
+    "group_by_expert",
+    "grouped_matmul",
+    "grouped_outer",
     "gt",
     "layernorm",
     "layernorm_backward",
     "le",
+    "linear_backward",
     "lm_head_loss",
     "log",
     "log_softmax",
@@ -90,6 +113,8 @@ __all__ = [
     "maximum",
     "min",
     "minimum",
+    "mse",
+    "mse_backward",
     "mul",
     "ne",
     "neg",
@@ -102,6 +127,10 @@ __all__ = [
     "rmsnorm",
     "rmsnorm_backward",
     "rope",
+    "router_statistics",
+    "router_statistics_backward",
+    "scaled_swiglu",
+    "scaled_swiglu_backward",
     "sgd_",
     "sigmoid",
     "sigmoid_backward",
@@ -114,9 +143,12 @@ __all__ = [
     "sqrt",
     "sub",
     "sum",
+    "sum_rows",
     "swiglu",
     "swiglu_backward",
+    "swiglu_joint_backward",
     "tanh",
     "tanh_backward",
+    "top_experts",
     "where",
 ]

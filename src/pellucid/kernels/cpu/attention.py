@@ -16,7 +16,9 @@ import math
 import numpy as np
 
 from ...base import dtypes
+from ...base.dtypes import DType
 from ...device import Array
+from . import attention_pairs
 from .attention_backward import attention_backward
 from .attention_decode import decode
 from .attention_tiles import (
@@ -24,16 +26,15 @@ from .attention_tiles import (
     as_operand,
     fill,
     fill_keep,
+    finish,
     hide,
     keep_size,
-    memory,
     product,
     queries,
     turn_in,
     turn_out,
 )
-from .formats import load, store
-from .functions import inner, like
+from .functions import inner
 from .lanes import VECTOR, apart, narrow, operand, vload, vsplat, vstore, width
 from .lanes_math import vbelow, vexp2, vmax
 from .launch import kernel
@@ -44,12 +45,20 @@ __all__ = ["attention", "attention_backward", "rope"]
 _KEYS = 128  # of a tile
 _GRAIN = 1 << 14  # keys times features of a chunk
 _LOG2E = 1 / math.log(2)
-_LN2 = math.log(2)
 _LOWEST = -3.0e38  # above minus infinity and below every score
 
 
 def attention(
-    q: Array, k: Array, v: Array, *, causal: bool, scale: float, dropout: float, seed: int, counter: int
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    seed: int,
+    counter: int,
+    operand_dtype: DType | None = None,
 ) -> tuple[Array, Array]:
     """o = dropout(softmax(scale q k^T)) v, and lse: the ln of each row's softmax sum. See the definition."""
     batch, tq, heads, d = q.shape
@@ -62,11 +71,13 @@ def attention(
     scale, random = float(scale), (float(dropout), seed & 0xFFFFFFFF, seed >> 32, counter)
     if tq == 1:
         decode(q, k, v, o, lse, scale, random)
+    elif attention_pairs.serves(operand_dtype, precise):
+        attention_pairs.forward(q, k, v, o, lse, causal, scale, random)
     else:
         blocks = -(-tq // (VECTOR // precise.itemsize * 2))
         grain = max(1, _GRAIN // max(1, min(tk, 2 * _KEYS) * d))
         _forward(
-            batch * heads * blocks, grain, memory(q), memory(k), memory(v), memory(o), memory(lse), *shape, *strides,
+            batch * heads * blocks, grain, q, k, v, o, lse, *shape, *strides,
             causal, scale, *random,
         )  # fmt: skip
     return o, lse
@@ -119,7 +130,7 @@ def _forward(
             at, row, step = as_operand(v, b * vb + first * vt + kv_head * vh, vt, vd, n, d, scratch, copy)
             product(scratch, out, lanes, operand(v, scratch), at, step, row, scratch, s, lanes, d, lanes, n, first)
         # o /= total
-        _finish(scratch, out, top, total, lse, (b * heads + h) * tq + i0, rows, d if seen > 0 else 0)
+        finish(scratch, out, top, total, lse, (b * heads + h) * tq + i0, rows, d if seen > 0 else 0)
         if seen == 0:
             fill(scratch, out, d * lanes, 0)
         turn_out(o, ((b * tq + i0) * heads + h) * d, heads * d, scratch, out, rows, d)
@@ -146,19 +157,3 @@ def _soften(x, s, n, top, total, out, d):
         vstore(x, total + half, total_now)
         for at in range(out + half, out + half + d * lanes, lanes):
             vstore(x, at, vload(x, at) * shrink)
-
-
-@inner
-def _finish(x, out, top, total, lse, lse0, rows, d):
-    """lse = ln 2 top + ln total; the d rows of `out` divided by `total`."""
-    apart()
-    w, lanes = width(x, VECTOR), queries(x)
-    for l in range(lanes):  # noqa: E741
-        t = load(x, total + l)
-        if l < rows:
-            store(lse, lse0 + l, load(x, top + l) * _LN2 + math.log(t))
-        store(x, total + l, like(1, t) / (like(1, t) if t == 0 else t))
-    for half in range(0, lanes, w):
-        factor = vload(x, total + half)
-        for at in range(out + half, out + half + d * lanes, lanes):
-            vstore(x, at, vload(x, at) * factor)

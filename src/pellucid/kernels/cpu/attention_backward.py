@@ -14,16 +14,18 @@ import math
 
 import numpy as np
 
+from ...base.dtypes import DType
 from ...device import Array
+from . import attention_pairs_backward
 from .attention_tiles import (
     aligned,
     as_columns,
     as_operand,
+    dot,
     fill,
     fill_keep,
     hide,
     keep_size,
-    memory,
     product,
     queries,
     turn_in,
@@ -31,8 +33,8 @@ from .attention_tiles import (
 )
 from .formats import load, store
 from .functions import inner, like
-from .lanes import VECTOR, apart, narrow, operand, still, vload, vsplat, vstore, width
-from .lanes_math import vexp2, vsum
+from .lanes import VECTOR, apart, narrow, operand, vload, vsplat, vstore, width
+from .lanes_math import vexp2
 from .launch import kernel
 
 _KEYS = 64  # of a tile
@@ -54,6 +56,7 @@ def attention_backward(
     dropout: float,
     seed: int,
     counter: int,
+    operand_dtype: DType | None = None,
 ) -> tuple[Array, Array, Array]:
     """p = softmax weights, m = dropout mask / (1 - dropout):  dv = (p m)^T do,  dp = m (do v^T),
     ds = p (dp - sum(do o)),  dq = scale ds k,  dk = scale ds^T q. Returns dq, dk, dv."""
@@ -66,18 +69,20 @@ def attention_backward(
     blocks = groups * -(-tq // (2 * width))
     shares = max(1, min(-(-_ITEMS // max(1, batch * kv_heads)), blocks // _BLOCKS))
     padded = -(-d // (2 * width)) * (2 * width)
+    pairs = attention_pairs_backward.serves(operand_dtype, precise)
     in_place = shares == 1 and padded == d and precise is k.dtype
     sums = (dk, dv) if in_place else [empty((shares, batch, tk, kv_heads, padded), precise) for _ in range(2)]
     shape = (groups, kv_heads, tq, tk, d, padded)
-    strides = (*do.strides, *q.strides, *k.strides, *v.strides, *o.strides, *lse.strides)
-    arrays = [memory(x) for x in (do, q, k, v, o, lse, dq, *sums)]
-    _blocks(
-        shares * batch * kv_heads, 1, *arrays, shares, batch, *shape, *strides,
-        causal, float(scale), float(dropout), seed & 0xFFFFFFFF, seed >> 32, counter,
-    )  # fmt: skip
+    options = (causal, float(scale), float(dropout), seed & 0xFFFFFFFF, seed >> 32, counter)
+    if pairs:
+        attention_pairs_backward.blocks(do, q, k, v, o, lse, dq, sums, shares, shape, options)
+    else:
+        strides = (*do.strides, *q.strides, *k.strides, *v.strides, *o.strides, *lse.strides)
+        arrays = (do, q, k, v, o, lse, dq, *sums)
+        _blocks(shares * batch * kv_heads, 1, *arrays, shares, batch, *shape, *strides, *options)
     if not in_place:
         for total, part in ((dk, sums[0]), (dv, sums[1])):
-            _fold(batch * tk * kv_heads, 64, memory(part), memory(total), shares, batch * tk * kv_heads, d, padded)
+            _fold(batch * tk * kv_heads, 64, part, total, shares, batch * tk * kv_heads, d, padded)
     return dq, dk, dv
 
 
@@ -127,7 +132,7 @@ def _blocks(
             for l in range(lanes):  # noqa: E741
                 total, factor = like(0, load(lse, 0)), 0.0
                 if l < rows:
-                    total = _dot(do, g0 + l * gt, gd, o, o0 + l * ot, od, d, scratch)
+                    total = dot(do, g0 + l * gt, gd, o, o0 + l * ot, od, d, scratch)
                     factor = load(lse, b * sb + h * sh + (i0 + l) * st) * _LOG2E
                 scratch[delta + l] = total
                 scratch[top + l] = 0 if factor == -np.inf else factor
@@ -156,22 +161,6 @@ def _blocks(
             if seen == 0:
                 fill(scratch, dq_turned, d * lanes, 0)
             turn_out(dq, ((b * tq + i0) * heads + h) * d, heads * d, scratch, dq_turned, rows, d)
-
-
-@inner
-def _dot(x, x0, x_step, y, y0, y_step, n, like_array):
-    """sum(x y)"""
-    apart()
-    w = width(like_array, VECTOR)
-    whole = n // w * w if x_step == 1 and y_step == 1 else 0
-    sums = vsplat(like_array, 0)
-    for i in range(0, whole, w):
-        sums = sums + vload(x, x0 + i) * vload(y, y0 + i)
-    total = vsum(sums)
-    for i in range(whole, n):
-        still()
-        total += load(x, x0 + i * x_step) * load(y, y0 + i * y_step)
-    return total
 
 
 @inner

@@ -16,8 +16,10 @@ from ...device import Array
 from .formats import load, store
 from .functions import inner, like
 from .lanes import VECTOR, apart, narrow, operand, still, vload, vsplat, vspread, vstore, width
-from .lanes_math import vbelow, vtranspose
+from .lanes_math import vbelow, vsum, vtranspose
 from .philox import philox
+
+_LN2 = math.log(2)
 
 
 def memory(x: Array) -> Array:
@@ -225,3 +227,35 @@ def fill_keep(x, keep, low, high, word, tk, rows, n, p):
     for j in range(0, n, w):
         for half in range(0, lanes, w):
             vtranspose(x, keep + j * lanes + half, lanes, x, made + half * ld + j, ld)
+
+
+@inner
+def finish(x, out, top, total, lse, lse0, rows, d):
+    """lse = ln 2 top + ln total; the d rows of `out` divided by `total`."""
+    apart()
+    w, lanes = width(x, VECTOR), queries(x)
+    for l in range(lanes):  # noqa: E741
+        t = load(x, total + l)
+        if l < rows:
+            store(lse, lse0 + l, load(x, top + l) * _LN2 + math.log(t))
+        store(x, total + l, like(1, t) / (like(1, t) if t == 0 else t))
+    for half in range(0, lanes, w):
+        factor = vload(x, total + half)
+        for at in range(out + half, out + half + d * lanes, lanes):
+            vstore(x, at, vload(x, at) * factor)
+
+
+@inner
+def dot(x, x0, x_step, y, y0, y_step, n, like_array):
+    """sum(x y)"""
+    apart()
+    w = width(like_array, VECTOR)
+    whole = n // w * w if x_step == 1 and y_step == 1 else 0
+    sums = vsplat(like_array, 0)
+    for i in range(0, whole, w):
+        sums = sums + vload(x, x0 + i) * vload(y, y0 + i)
+    total = vsum(sums)
+    for i in range(whole, n):
+        still()
+        total += load(x, x0 + i * x_step) * load(y, y0 + i * y_step)
+    return total

@@ -21,6 +21,7 @@ from ...base import dtypes, shapes
 from ...base.dtypes import DType
 from ...base.shapes import Shape
 from ...device import Array, cpu
+from ...device.blocks import new_array
 from .formats import load, store
 from .functions import inlined
 from .launch import Kernel, kernel
@@ -28,11 +29,6 @@ from .launch import Kernel, kernel
 GRAIN = 8192  # elements a chunk: a few microseconds of work
 _REMEMBERED = 4096
 _ONE = (1,)
-
-
-def pointer(x: Array) -> Array:
-    """The first element of `x` as an array of length 1, for kernels that address the others from there."""
-    return Array(x.buffer, _ONE, x.dtype, _ONE, x.offset)
 
 
 def words(values: list[int]) -> Array:
@@ -197,20 +193,22 @@ def binary(function: Callable[..., Any]) -> Kernel:
 
 def fresh(p: Plan, like: Array, dtype: DType) -> Array:
     """The result of a plan, uninitialised."""
-    return Array(like.buffer.device.allocate(p.size * dtype.itemsize), p.shape, dtype, p.strides)
+    return new_array(like.buffer.device.allocate(p.size * dtype.itemsize), p.shape, dtype, p.strides, 0)
 
 
 def map1(function: Kernel, x: Array, dtype: DType | None = None) -> Array:
     """A fresh array of function(x)."""
-    p = plan(x.shape, x.strides)
-    y = fresh(p, x, dtype or x.dtype)
-    function(p.size, GRAIN, pointer(y), pointer(x), p.table)
+    p = _plans.get((x.shape, x.strides)) or plan(x.shape, x.strides)
+    dtype = dtype or x.dtype
+    y = new_array(x.buffer.device.allocate(p.size * dtype.itemsize), p.shape, dtype, p.strides, 0)
+    function.launch(p.size, GRAIN, y, x, p.table)
     return y
 
 
 def map2(function: Kernel, a: Array, b: Array, dtype: DType | None = None) -> Array:
     """A fresh array of function(a, b), broadcast."""
-    p = plan(a.shape, a.strides, b.shape, b.strides)
-    y = fresh(p, a, dtype or a.dtype)
-    function(p.size, GRAIN, pointer(y), pointer(a), pointer(b), p.table)
+    p = _plans.get((a.shape, a.strides, b.shape, b.strides)) or plan(a.shape, a.strides, b.shape, b.strides)
+    dtype = dtype or a.dtype
+    y = new_array(a.buffer.device.allocate(p.size * dtype.itemsize), p.shape, dtype, p.strides, 0)
+    function.launch(p.size, GRAIN, y, a, b, p.table)
     return y

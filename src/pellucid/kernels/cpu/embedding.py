@@ -11,7 +11,7 @@ import math
 
 from ...device import Array
 from ..indices import check_indices
-from .elementwise import GRAIN, pointer
+from .elementwise import GRAIN
 from .formats import element, load, put, store
 from .launch import kernel
 from .memory import cast, contiguous
@@ -63,7 +63,7 @@ def embedding(weight: Array, ids: Array) -> Array:
     y = weight.device.empty((*ids.shape, *rest), weight.dtype)
     if y.size:
         n = math.prod(rest)
-        _gather(ids.size, row_grain(n), pointer(weight), pointer(ids), pointer(y), n)
+        _gather(ids.size, row_grain(n), weight, ids, y, n)
     return y
 
 
@@ -76,7 +76,7 @@ def embedding_backward(dy: Array, ids: Array, *, rows: int) -> Array:
     dweight = dy.device.empty((rows, *rest), kind)
     n = math.prod(rest)
     shares = _SHARES if (rows + ids.size) * n > GRAIN else 1
-    _scatter(shares, 1, pointer(dy), pointer(ids), pointer(dweight), rows, ids.size, n, shares)
+    _scatter(shares, 1, dy, ids, dweight, rows, ids.size, n, shares)
     return dweight if kind is dy.dtype else cast(dweight, dtype=dy.dtype)
 
 
@@ -85,7 +85,7 @@ def pick(x: Array, index: Array) -> Array:
     check_indices("pick", index, x.shape[-1])
     x, index = contiguous(x), contiguous(index)
     y = x.device.empty(index.shape, x.dtype)
-    _pick(y.size, GRAIN, pointer(x), pointer(index), pointer(y), x.shape[-1])
+    _pick(y.size, GRAIN, x, index, y, x.shape[-1])
     return y
 
 
@@ -94,5 +94,5 @@ def pick_backward(dy: Array, index: Array, *, size: int) -> Array:
     check_indices("pick_backward", index, size)
     dy, index = contiguous(dy), contiguous(index)
     dx = dy.device.empty((*dy.shape, size), dy.dtype)
-    _put_back(dy.size, row_grain(size), pointer(dy), pointer(index), pointer(dx), size)
+    _put_back(dy.size, row_grain(size), dy, index, dx, size)
     return dx

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...device import Array
-from .elementwise import GRAIN, binary, fresh, map2, plan, pointer, start
+from .elementwise import GRAIN, binary, fresh, map2, plan, start
 from .formats import load, store
 from .functions import inlined, like, sigmoid
 from .launch import kernel
@@ -15,12 +15,12 @@ def _swiglu(gate, up):
 
 
 @inlined
-def _gradients(dy, gate, up, dgate, dup, i, j, k, l):  # noqa: E741
+def _gradients(dy, gate, up, dgate, dup, i, j, k, l, m):  # noqa: E741
     d, a = load(dy, j), load(gate, k)
     one = like(1, a)
     s = sigmoid(a)
     store(dgate, i, d * load(up, l) * s * (one + a * (one - s)))
-    store(dup, i, d * a * s)
+    store(dup, m, d * a * s)
 
 
 @kernel
@@ -38,10 +38,10 @@ def _swiglu_backward(lo, hi, dy, gate, up, dgate, dup, table):
         i2 = start(table, 4, 3, row) + column * d2
         if d0 == 1 and d1 == 1 and d2 == 1:
             for k in range(n):
-                _gradients(dy, gate, up, dgate, dup, i + k, i0 + k, i1 + k, i2 + k)
+                _gradients(dy, gate, up, dgate, dup, i + k, i0 + k, i1 + k, i2 + k, i + k)
         else:
             for k in range(n):
-                _gradients(dy, gate, up, dgate, dup, i + k, i0 + k * d0, i1 + k * d1, i2 + k * d2)
+                _gradients(dy, gate, up, dgate, dup, i + k, i0 + k * d0, i1 + k * d1, i2 + k * d2, i + k)
         i += n
 
 
@@ -54,5 +54,29 @@ def swiglu_backward(dy: Array, gate: Array, up: Array) -> tuple[Array, Array]:
     """s = sigmoid(gate):  dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s. Returns dgate, dup."""
     p = plan(dy.shape, dy.strides, gate.shape, gate.strides, up.shape, up.strides)
     dgate, dup = fresh(p, gate, gate.dtype), fresh(p, up, up.dtype)
-    _swiglu_backward(p.size, GRAIN // 2, *[pointer(a) for a in (dy, gate, up, dgate, dup)], p.table)
+    _swiglu_backward(p.size, GRAIN // 2, dy, gate, up, dgate, dup, p.table)
     return dgate, dup
+
+
+@kernel
+def _joint(lo, hi, dy, both, gradients, hidden, dy_row, dy_step):
+    """Items: rows."""
+    for r in range(lo, hi):
+        gate, up = 2 * r * hidden, (2 * r + 1) * hidden
+        if dy_step == 1:
+            for i in range(hidden):
+                _gradients(dy, both, both, gradients, gradients, gate + i, r * dy_row + i, gate + i, up + i, up + i)
+        else:
+            for i in range(hidden):
+                at = r * dy_row + i * dy_step
+                _gradients(dy, both, both, gradients, gradients, gate + i, at, gate + i, up + i, up + i)
+
+
+def swiglu_joint_backward(dy: Array, both: Array) -> Array:
+    """`swiglu_backward` where gate and up are the halves of each row of `both`, and so are their gradients in the
+    result.   dy: (rows, F); both and result: (rows, 2 F), contiguous."""
+    rows, hidden = dy.shape
+    gradients = both.device.empty(both.shape, both.dtype)
+    grain = max(1, GRAIN // 4 // max(1, hidden))
+    _joint(rows, grain, dy, both, gradients, hidden, *dy.strides)
+    return gradients

@@ -115,6 +115,21 @@ def load(typing_context, array, index):
 
 
 @intrinsic
+def array_at(typing_context, addresses, index, like):
+    """The array whose address is the element at an index, of the type of the array `like`."""
+    if not _fits(addresses, index) or addresses.dtype != types.int64 or not isinstance(like, types.Array):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        pointer = _pointer(context, builder, addresses, arguments[0], index, arguments[1])
+        array = arrayobj.make_array(like)(context, builder, arguments[2])
+        array.data = builder.inttoptr(builder.load(pointer), array.data.type)
+        return array._getvalue()
+
+    return like(addresses, index, like), generate
+
+
+@intrinsic
 def store(typing_context, array, index, value):
     """Writes a number at an index, rounded to the element type (by way of float32 for the 16-bit formats)."""
     if not _fits(array, index) or not isinstance(value, types.Number | types.Boolean):

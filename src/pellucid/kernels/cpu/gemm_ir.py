@@ -69,7 +69,9 @@ def _tile(v: Vectors, form: Format, rows: int, vectors: int, last: Function, dir
     steps("0", whole, unroll)
     steps(whole, "%steps", 1)
 
-    simple = f.let(f"and i1 {f.is_('eq', '%columns', vectors * n)}, {f.is_('eq', '%result', PLAIN)}")
+    whole_row, plain = f.is_("eq", "%columns", vectors * n), f.is_("eq", "%result", PLAIN)
+    narrow = f.is_("eq", "%result", BFLOAT16 if kind == "float" else PLAIN)
+    simple = f.let(f"and i1 {whole_row}, {f.let(f'or i1 {plain}, {narrow}')}")
     partial = f.let(f"xor i1 {simple}, true")
     with f.when(partial):
         spill = f.slot(vector, count=rows * vectors)
@@ -88,10 +90,17 @@ def _tile(v: Vectors, form: Format, rows: int, vectors: int, last: Function, dir
                 y[i][j].set(
                     f.let(f"fadd {vector} {y[i][j].get()}, {f.load(vector, f.at(row, j * form.isa.vector), size)}")
                 )
-    for i in range(rows):
-        row = f.at("%c", f.mul("%c_row", i))
-        for j in range(vectors):
-            f.store(vector, y[i][j].get(), f.at(row, j * form.isa.vector), size)
+    with f.when(plain):
+        for i in range(rows):
+            row = f.at("%c", f.mul("%c_row", i))
+            for j in range(vectors):
+                f.store(vector, y[i][j].get(), f.at(row, j * form.isa.vector), size)
+        f.leave()
+    if kind == "float":
+        for i in range(rows):
+            row = f.at("%c", f.mul("%c_row", i))
+            for j in range(vectors):
+                f.store(f"<{n} x i16>", v.to_bfloat16(f, n, y[i][j].get()), f.at(row, j * n * 2), 2)
     return f
 
 

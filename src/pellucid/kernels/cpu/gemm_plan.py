@@ -227,7 +227,9 @@ class _Planner:
         if self.bias is not None:
             init = ("bias", 0)
             plain = Format("float64" if self.sum_bytes == 8 else "float32", self.form.isa)
-            if self.bias.dtype.name != plain.name or (self.bias.strides != (1,) and self.n > 1):
+            if self.bias.rank == 1 and (
+                self.bias.dtype.name != plain.name or (self.bias.strides != (1,) and self.n > 1)
+            ):
                 init = yield from self._contiguous("bias", self.bias, self.n, self.bias.strides[0], plain)
         if self._is_vector():
             yield from self._vector(init)
@@ -262,6 +264,8 @@ class _Planner:
         words["c_row"], words["c_column"], words["c_batch"] = self.n * size, size, self.m * self.n * size
         words["c"] = c[1] + batch * words["c_batch"] + row * words["c_row"] + column * size
         words["init_column"], init = self.sum_bytes, bias
+        if self.bias is not None and self.bias.rank == 2:
+            words["init_row"] = self.n * self.sum_bytes
         if k[0] > 0:  # go on from the sums of the blocks of k before
             words["init_row"], words["init_batch"] = self.n * self.sum_bytes, self.m * self.n * self.sum_bytes
             init = ("y", first * words["init_batch"]) if self.partial is None else ("scratch", self.partial)

@@ -1,4 +1,4 @@
-"""Cross-entropy, alone and fused with the language-model head. Losses are in nats.
+"""Mean squared error; cross-entropy in nats, alone and fused with the language-model head.
 
 The fused form takes the hidden states and the head's weight and never holds more than a chunk of the logits; it
 returns the gradients of both with the loss, because the logits it needs for them are there only then. A chunk's logits
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 
+from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
 from ..indices import check_indices
-from .elementwise import GRAIN, pointer
+from .elementwise import GRAIN
 from .formats import load, store
 from .functions import exp, exp_flushed, like, summing
 from .launch import kernel
@@ -22,8 +23,39 @@ from .reduce import sum as sum_of
 from .rows import accumulator, add_row, largest, row_grain
 from .softmax import sum_exp
 
+_PART = 1 << 15  # elements whose squared errors one thread adds up
+_PIECE = 4096  # of those, added up in their own precision
 _LOGITS = 16 << 20  # elements of a chunk
 _FEWEST_ROWS = 64
+
+
+@summing
+def _squared_errors(x, target, difference, i, n, zero):
+    """difference = x - target for n elements; the sum of its squares."""
+    total = zero
+    for k in range(n):
+        d = load(x, i + k) - load(target, i + k)
+        store(difference, i + k, d)
+        total += d * d
+    return total
+
+
+@kernel
+def _mse(lo, hi, x, target, difference, sums, n, share):
+    """Items are parts of _PART elements; sums[item] = share of the part in the mean. Added up in float64."""
+    for item in range(lo, hi):
+        total = 0.0
+        for i in range(item * _PART, min(item * _PART + _PART, n), _PIECE):
+            total += _squared_errors(x, target, difference, i, min(_PIECE, n - i), like(0, load(x, i)))
+        store(sums, item, total * share)
+
+
+@kernel
+def _mse_backward(lo, hi, dy, difference, dx, factor):
+    one = load(difference, lo)
+    scale = like(load(dy, 0), one) * like(factor, one)
+    for i in range(lo, hi):
+        store(dx, i, load(difference, i) * scale)
 
 
 @kernel
@@ -96,6 +128,32 @@ def _accumulate(lo, hi, total, part):
     add_row(total, lo, part, lo, hi - lo)
 
 
+def mse(x: Array, target: Array) -> tuple[Array, Array]:
+    """loss = mean(difference**2), difference = x - target. Returns loss: (), difference, both of the dtype of x.
+
+    x, target: one shape, not empty.
+    """
+    x, target = contiguous(x), contiguous(target)
+    device, n = x.buffer.device, x.size
+    loss, difference = device.empty((), x.dtype), device.empty(x.shape, x.dtype)
+    parts = -(-n // _PART)
+    if parts == 1:
+        _mse.launch(1, 2, x, target, difference, loss, n, 1.0 / n)
+        return loss, difference
+    sums = device.empty((parts,), dtypes.float64)
+    _mse.launch(parts, 1, x, target, difference, sums, n, 1.0 / n)
+    return cast(sum_of(sums, axes=(0,), keepdims=False), dtype=x.dtype), difference
+
+
+def mse_backward(dy: Array, difference: Array) -> Array:
+    """dx = dy 2 difference / n.   dy: ()"""
+    difference = contiguous(difference)
+    n = difference.size
+    dx = difference.buffer.device.empty(difference.shape, difference.dtype)
+    _mse_backward.launch(n, GRAIN, dy, difference, dx, 2.0 / n)
+    return dx
+
+
 def cross_entropy(logits: Array, targets: Array, weights: Array) -> tuple[Array, Array]:
     """loss = sum_i weights[i] (lse[i] - logits[i, targets[i]]),  lse = ln sum e**logits. Returns loss: (), lse: (N,),
     both float32 (float64 for float64 logits).
@@ -108,8 +166,7 @@ def cross_entropy(logits: Array, targets: Array, weights: Array) -> tuple[Array,
     rows, n = logits.shape
     kind = accumulator(logits.dtype)
     lse, each = logits.device.empty((rows,), kind), logits.device.empty((rows,), kind)
-    arrays = [pointer(a) for a in (logits, targets, weights, lse, each)]
-    _loss(rows, row_grain(n, cost=2), *arrays, n)
+    _loss(rows, row_grain(n, cost=2), logits, targets, weights, lse, each, n)
     return sum_of(each, axes=(0,), keepdims=False), lse
 
 
@@ -119,8 +176,8 @@ def cross_entropy_backward(dloss: Array, logits: Array, targets: Array, weights:
     logits = contiguous(logits)
     rows, n = logits.shape
     dlogits = logits.device.empty(logits.shape, logits.dtype)
-    arrays = [pointer(contiguous(a)) for a in (dloss, logits, targets, weights, lse)]
-    _loss_backward(rows, row_grain(n, cost=2), *arrays, pointer(dlogits), n)
+    arrays = [contiguous(a) for a in (dloss, logits, targets, weights, lse)]
+    _loss_backward(rows, row_grain(n, cost=2), *arrays, dlogits, n)
     return dlogits
 
 
@@ -148,8 +205,8 @@ def lm_head_loss(
         last = min(first + length, rows)
         part = a.slice(0, first, last)
         logits = matmul(part, b.transpose(), operand_dtype=operand)
-        at = [pointer(v.slice(0, first, last)) for v in (targets, weights, each)]
-        _chunk(last - first, row_grain(n, cost=4), pointer(logits), *at, n, gradients)
+        at = [v.slice(0, first, last) for v in (targets, weights, each)]
+        _chunk(last - first, row_grain(n, cost=4), logits, *at, n, gradients)
         if not gradients:
             continue
         dpart = matmul(logits, b, operand_dtype=operand)
@@ -158,7 +215,7 @@ def lm_head_loss(
         if dweight is None:
             dweight = dshare
         else:
-            _accumulate(dweight.size, GRAIN, pointer(dweight), pointer(dshare))
+            _accumulate(dweight.size, GRAIN, dweight, dshare)
         if rows <= length:
             dx = dpart
         else:

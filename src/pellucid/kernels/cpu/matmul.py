@@ -12,37 +12,104 @@ from ...base.errors import DTypeError, ShapeError
 from ...device import Array, pool
 from . import gemm_plan, isa
 from .gemm_plan import Plan
+from .memory import cast, copy
+from .reduce import sum as sum_of
+from .small_matmul import SmallPlan, gradient_plan, small_plan
 from .vectors_ir import Format
 
 _PLANS = 4096  # remembered
-_plans: dict[object, Plan] = {}
+_plans: dict[object, Plan | SmallPlan] = {}
 
 
-def matmul(a: Array, b: Array, bias: Array | None = None, *, operand_dtype: DType | None = None) -> Array:
-    """y = a @ b + bias.   a: (..., M, K), b: (..., K, N), bias: (N,), batch axes broadcast, any strides.
+def matmul(
+    a: Array,
+    b: Array,
+    bias: Array | None = None,
+    *,
+    operand_dtype: DType | None = None,
+    result_dtype: DType | None = None,
+) -> Array:
+    """y = a @ b + bias.   a: (..., M, K), b: (..., K, N), batch axes broadcast, any strides; bias: (N,), or
+    (M, N) where that is the shape of y.
 
     The result has the dtype in which a and b are computed together; narrow floats are accumulated in float32.
     operand_dtype: bfloat16 rounds a and b to it while packing (mixed precision); sums stay float32.
+    result_dtype: rounds the sums to it instead.
 
     Raises:
         ShapeError: axes that do not fit.
-        DTypeError: a dtype that is not a float, or an operand_dtype other than bfloat16.
+        DTypeError: a dtype that is not a float, an operand_dtype other than bfloat16, float64 sums rounded to less.
     """
+    plan, bias = _plan(a, b, bias, operand_dtype, result_dtype)
+    if isinstance(plan, SmallPlan):
+        return plan.run(a, b, bias)
+    return _run(plan, a, b, bias, a.buffer.device.empty(plan.shape, plan.dtype))
+
+
+def matmul_into(y: Array, a: Array, b: Array, *, operand_dtype: DType | None = None) -> None:
+    """y = a @ b in memory that is there: contiguous, of the shape and a dtype `matmul` would give."""
+    plan, _ = _plan(a, b, None, operand_dtype, y.dtype)
+    assert y.shape == plan.shape
+    assert y.is_contiguous
+    if isinstance(plan, SmallPlan):
+        plan.run_into(y, a, b, None)
+    else:
+        _run(plan, a, b, None, y)
+
+
+def _plan(
+    a: Array, b: Array, bias: Array | None, operand_dtype: DType | None, result_dtype: DType | None
+) -> tuple[Plan | SmallPlan, Array | None]:
+    """The plan of a product, remembered, and its bias as the plan reads it."""
+    if bias is not None and len(bias.shape) == 2:  # it is read as the sums are: in place, if it is laid out like them
+        sums = dtypes.float64 if dtypes.promote(a.dtype, b.dtype) is dtypes.float64 else dtypes.float32
+        if bias.dtype is not sums:
+            bias = cast(bias, dtype=sums)
+        elif not bias.is_contiguous:
+            bias = copy(bias)
     about_bias = None if bias is None else (bias.shape, bias.strides, bias.dtype)
     path = isa.current()
-    key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, about_bias, operand_dtype, path.name)
+    key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, about_bias, operand_dtype, result_dtype, path.name)
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) >= _PLANS:
             _plans.clear()
-        plan = _plans[key] = _checked_plan(a, b, bias, operand_dtype, path)
-    return _run(plan, a, b, bias)
+        plan = _plans[key] = _checked_plan(a, b, bias, operand_dtype, result_dtype, path)
+    return plan, bias
 
 
-def _run(plan: Plan, a: Array, b: Array, bias: Array | None) -> Array:
-    device = a.buffer.device
-    y = device.empty(plan.shape, plan.dtype)
-    scratch = device.allocate(plan.scratch_bytes)
+def linear_backward(
+    dy: Array,
+    x: Array,
+    weight: Array,
+    *,
+    operand_dtype: DType | None,
+    for_x: bool,
+    for_weight: bool,
+    for_bias: bool,
+) -> tuple[Array | None, Array | None, Array | None]:
+    """dx = dy weight, dweight = dy^T x, dbias = sum dy over rows: those wanted, None for the others. dx has the dtype
+    of x, dweight and dbias that of weight.
+
+    dy: (M, N), x: (M, K), weight: (N, K); operand_dtype as in `matmul`.
+    """
+    if operand_dtype is None:
+        small = gradient_plan(dy, x, weight, for_x, for_weight, for_bias)
+        if small is not None:
+            return small.run(dy, x, weight)
+    dx = dweight = dbias = None
+    if for_x:
+        dx = matmul(dy, weight, operand_dtype=operand_dtype, result_dtype=x.dtype)
+    if for_weight:
+        dweight = matmul(dy.transpose(), x, operand_dtype=operand_dtype, result_dtype=weight.dtype)
+    if for_bias:
+        wide = dy if dy.dtype is weight.dtype else cast(dy, dtype=weight.dtype)
+        dbias = sum_of(wide, axes=(0,), keepdims=False)
+    return dx, dweight, dbias
+
+
+def _run(plan: Plan, a: Array, b: Array, bias: Array | None, y: Array) -> Array:
+    scratch = a.buffer.device.allocate(plan.scratch_bytes)
     starts = {"a": a.address, "b": b.address, "y": y.address, "scratch": scratch.address}
     if bias is not None:
         starts["bias"] = bias.address
@@ -54,17 +121,28 @@ def _run(plan: Plan, a: Array, b: Array, bias: Array | None) -> Array:
     return y
 
 
-def _checked_plan(a: Array, b: Array, bias: Array | None, operand: DType | None, path: isa.Isa) -> Plan:
+def _checked_plan(
+    a: Array, b: Array, bias: Array | None, operand: DType | None, result: DType | None, path: isa.Isa
+) -> Plan | SmallPlan:
     if a.rank < 2 or b.rank < 2 or a.shape[-1] != b.shape[-2]:
         got, expected = f"{a.shape} @ {b.shape}", "(..., M, K) @ (..., K, N)"
         raise ShapeError("matmul", "shapes do not multiply", got=got, expected=expected)
     batch = shapes.broadcast(a.shape[:-2], b.shape[:-2], where="matmul")
     shape = (*batch, a.shape[-2], b.shape[-1])
-    if bias is not None and bias.shape != shape[-1:]:
-        raise ShapeError("matmul", "the bias does not fit", got=bias.shape, expected=shape[-1:])
+    fitting = (shape[-1:], shape) if len(shape) == 2 else (shape[-1:],)
+    if bias is not None and bias.shape not in fitting:
+        expected = " or ".join(map(str, fitting))
+        raise ShapeError("matmul", "the bias does not fit", got=bias.shape, expected=expected)
     form = _format(a.dtype, b.dtype, operand, path)
+    dtype = dtypes.promote(a.dtype, b.dtype) if result is None else result
+    if not dtype.is_float or (dtype is dtypes.float64) != (form.accumulator == "double"):
+        expected = "float64" if form.accumulator == "double" else "float32, bfloat16 or float16"
+        raise DTypeError("matmul", "sums can't be rounded to this", got=dtype.name, expected=expected)
+    small = small_plan(a, b, bias, operand, dtype)
+    if small is not None:
+        return small
     a, b = a.expand((*batch, *a.shape[-2:])), b.expand((*batch, *b.shape[-2:]))
-    return gemm_plan.make(a, b, bias, form, dtypes.promote(a.dtype, b.dtype), shape)
+    return gemm_plan.make(a, b, bias, form, dtype, shape)
 
 
 def _format(a: DType, b: DType, operand: DType | None, path: isa.Isa) -> Format:

@@ -15,7 +15,7 @@ import numpy as np
 from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
-from .elementwise import GRAIN, Plan, fresh, laid_out, map1, plan, plan_into, plan_of, pointer, start, unary, words
+from .elementwise import GRAIN, Plan, fresh, laid_out, map1, plan, plan_into, plan_of, start, unary, words
 from .formats import element, load, put, store
 from .functions import odd
 from .launch import Kernel, kernel
@@ -120,10 +120,10 @@ def copy(x: Array) -> Array:
 def _run_move(p: Plan, y: Array, x: Array) -> None:
     turned = _turned(p) if len(p.axes) > 1 else None
     if turned is None:
-        _move(p.size, GRAIN, pointer(y), pointer(x), p.table)
+        _move(p.size, GRAIN, y, x, p.table)
     else:
         items, table, numbers = turned
-        _turn(items, GRAIN // _TILE**2, pointer(y), pointer(x), table, *numbers)
+        _turn(items, GRAIN // _TILE**2, y, x, table, *numbers)
 
 
 def _turned(p: Plan) -> tuple[int, Array, tuple[int, ...]] | None:
@@ -158,13 +158,13 @@ def assign_(target: Array, source: Array) -> None:
     if source.dtype is target.dtype:
         _run_move(p, target, source)
     else:
-        _conversion(source.dtype, target.dtype)(p.size, GRAIN, pointer(target), pointer(source), p.table)
+        _conversion(source.dtype, target.dtype)(p.size, GRAIN, target, source, p.table)
 
 
 def fill_(target: Array, *, value: float) -> None:
     """Every element of target = value."""
     p = plan_of(target)
-    _fill(p.size, GRAIN, pointer(target), float(value) if target.dtype.is_float else int(value), p.table)
+    _fill(p.size, GRAIN, target, float(value) if target.dtype.is_float else int(value), p.table)
 
 
 @kernel
@@ -193,7 +193,7 @@ def where(condition: Array, a: Array, b: Array) -> Array:
     """y = a where condition, else b; all three broadcast"""
     p = plan(condition.shape, condition.strides, a.shape, a.strides, b.shape, b.strides)
     y = fresh(p, a, a.dtype)
-    _where(p.size, GRAIN, pointer(y), pointer(condition), pointer(a), pointer(b), p.table)
+    _where(p.size, GRAIN, y, condition, a, b, p.table)
     return y
 
 
@@ -214,7 +214,7 @@ def all_finite(x: Array) -> Array:
     fill_(y, value=1)
     if x.dtype.is_float:
         x = contiguous(x)
-        _find_non_finite(x.size, 4 * GRAIN, pointer(x), pointer(y))
+        _find_non_finite(x.size, 4 * GRAIN, x, y)
     return y
 
 

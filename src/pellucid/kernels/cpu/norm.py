@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
+from ...base.dtypes import DType
 from ...device import Array
-from .elementwise import pointer
 from .formats import load, store
 from .functions import inlined, like, summing
 from .launch import kernel
@@ -76,11 +76,12 @@ def _rmsnorm_backward(lo, hi, dy, x, weight, rstd, dx, dweights, n, rows, length
                 store(dweights, to + k, load(dweights, to + k) + d * h)
 
 
-def rmsnorm(x: Array, weight: Array, *, eps: float) -> tuple[Array, Array]:
-    """y = x rstd weight,  rstd = (mean(x**2) + eps)**-0.5   (Zhang & Sennrich 2019). Returns y, rstd."""
+def rmsnorm(x: Array, weight: Array, *, eps: float, result_dtype: DType | None = None) -> tuple[Array, Array]:
+    """y = x rstd weight,  rstd = (mean(x**2) + eps)**-0.5   (Zhang & Sennrich 2019). Returns y, rstd.
+    result_dtype: of y, None for that of x."""
     x, weight = contiguous(x), contiguous(weight)
-    y, rstd, rows, n = _results(x)
-    _rmsnorm(rows, row_grain(n, cost=2), pointer(x), pointer(weight), pointer(y), pointer(rstd), n, float(eps))
+    y, rstd, rows, n = _results(x, result_dtype)
+    _rmsnorm(rows, row_grain(n, cost=2), x, weight, y, rstd, n, float(eps))
     return y, rstd
 
 
@@ -89,8 +90,7 @@ def rmsnorm_backward(dy: Array, x: Array, weight: Array, rstd: Array) -> tuple[A
     dy, x, w, rstd = contiguous(dy), contiguous(x), contiguous(weight), contiguous(rstd)
     dx, dweight, n, rows, blocks, length = _gradients(dy, x, weight)
     parts = x.device.empty((blocks, n), accumulator(x.dtype))
-    arrays = [pointer(a) for a in (dy, x, w, rstd, dx, parts)]
-    _rmsnorm_backward(blocks, 1, *arrays, n, rows, length)
+    _rmsnorm_backward(blocks, 1, dy, x, w, rstd, dx, parts, n, rows, length)
     return dx, fold(parts, dweight)
 
 
@@ -133,14 +133,16 @@ def _layernorm_backward(lo, hi, dy, x, weight, mean, rstd, dx, dweights, dbiases
                 store(dbiases, to + k, load(dbiases, to + k) + d)
 
 
-def layernorm(x: Array, weight: Array, bias: Array | None, *, eps: float) -> tuple[Array, Array, Array]:
-    """y = (x - mean) rstd weight + bias,  rstd = (var + eps)**-0.5   (Ba et al. 2016). Returns y, mean, rstd."""
+def layernorm(
+    x: Array, weight: Array, bias: Array | None, *, eps: float, result_dtype: DType | None = None
+) -> tuple[Array, Array, Array]:
+    """y = (x - mean) rstd weight + bias,  rstd = (var + eps)**-0.5   (Ba et al. 2016). Returns y, mean, rstd.
+    result_dtype: of y, None for that of x."""
     x, weight = contiguous(x), contiguous(weight)
-    y, rstd, rows, n = _results(x)
+    y, rstd, rows, n = _results(x, result_dtype)
     mean = x.device.empty(rstd.shape, rstd.dtype)
     shift = weight if bias is None else contiguous(bias)
-    arrays = [pointer(a) for a in (x, weight, shift, y, mean, rstd)]
-    _layernorm(rows, row_grain(n, cost=2), *arrays, n, float(eps), bias is not None)
+    _layernorm(rows, row_grain(n, cost=2), x, weight, shift, y, mean, rstd, n, float(eps), bias is not None)
     return y, mean, rstd
 
 
@@ -152,18 +154,17 @@ def layernorm_backward(dy: Array, x: Array, weight: Array, mean: Array, rstd: Ar
     dbias = x.device.empty(dweight.shape, dweight.dtype)
     kind = accumulator(x.dtype)
     weights, biases = x.device.empty((blocks, n), kind), x.device.empty((blocks, n), kind)
-    arrays = [pointer(a) for a in (dy, x, w, mean, rstd, dx, weights, biases)]
-    _layernorm_backward(blocks, 1, *arrays, n, rows, length)
+    _layernorm_backward(blocks, 1, dy, x, w, mean, rstd, dx, weights, biases, n, rows, length)
     return dx, fold(weights, dweight), fold(biases, dbias)
 
 
 # --- their shapes -----------------------------------------------------------------------------------------------------
 
 
-def _results(x: Array) -> tuple[Array, Array, int, int]:
+def _results(x: Array, dtype: DType | None) -> tuple[Array, Array, int, int]:
     """y, rstd, rows, width"""
     n = x.shape[-1]
-    y = x.device.empty(x.shape, x.dtype)
+    y = x.device.empty(x.shape, dtype or x.dtype)
     rstd = x.device.empty(x.shape[:-1], accumulator(x.dtype))
     return y, rstd, rstd.size, n
 
@@ -172,6 +173,6 @@ def _gradients(dy: Array, x: Array, weight: Array) -> tuple[Array, Array, int, i
     """dx, dweight, width, rows, blocks, rows a block"""
     n = x.shape[-1]
     rows = math.prod(x.shape[:-1])
-    dx = x.device.empty(x.shape, dy.dtype)
+    dx = x.device.empty(x.shape, x.dtype)
     dweight = x.device.empty(weight.shape, weight.dtype)
     return dx, dweight, n, rows, *row_blocks(rows)

@@ -1,56 +1,85 @@
-"""One pass over a parameter and its state: read gradient, update moments, write weights. All arguments contiguous and
-of one shape; `scale` is a float32 array of shape () that multiplies the gradient (clipping), so that no host waits."""
+"""One pass over all parameters and their state: read gradients, update moments, write weights, in a single launch.
+
+Arguments are lists with an Array for each parameter, all contiguous, those of one parameter of one shape; `scale` is a
+float32 array of shape () that multiplies the gradients (clipping), so that no host waits. Each kernel walks over
+`pieces` of parameters (see there), so that many small ones cost one launch and a large one is spread over the threads.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from operator import itemgetter
 
 from ...device import Array
-from .elementwise import GRAIN, pointer
-from .formats import load, store
+from .formats import array_at, load, store
 from .functions import like
 from .launch import kernel
+from .launch_ir import MOST_LISTED
+from .pieces import pieces, shape_of
+
+_first = itemgetter(0)
 
 
 @kernel
-def _sgd(lo, hi, weight, grad, scale, lr, weight_decay):
+def _sgd(lo, hi, weights, grads, weight_like, grad_like, scale, table, lr, weight_decay):
+    """Items are pieces."""
     factor = load(scale, 0)
-    for i in range(lo, hi):
-        w = load(weight, i)
-        g = like(load(grad, i), w) * like(factor, w) + like(weight_decay, w) * w
-        store(weight, i, w - like(lr, w) * g)
+    for item in range(lo, hi):
+        number, first, last = load(table, 3 * item), load(table, 3 * item + 1), load(table, 3 * item + 2)
+        weight, grad = array_at(weights, number, weight_like), array_at(grads, number, grad_like)
+        for i in range(first, last):
+            w = load(weight, i)
+            g = like(load(grad, i), w) * like(factor, w) + like(weight_decay, w) * w
+            store(weight, i, w - like(lr, w) * g)
 
 
 @kernel
-def _sgd_momentum(lo, hi, weight, grad, velocity, scale, lr, momentum, nesterov, weight_decay):
+def _sgd_momentum(
+    lo, hi, weights, grads, velocities, weight_like, grad_like, velocity_like, scale, table, lr, weight_decay, momentum,
+    nesterov,
+):  # fmt: skip
+    """Items are pieces."""
     factor = load(scale, 0)
-    for i in range(lo, hi):
-        w = load(weight, i)
-        g = like(load(grad, i), w) * like(factor, w) + like(weight_decay, w) * w
-        u = like(momentum, w) * load(velocity, i) + g
-        store(velocity, i, u)
-        step = g + like(momentum, w) * u if nesterov else u
-        store(weight, i, w - like(lr, w) * step)
+    for item in range(lo, hi):
+        number, first, last = load(table, 3 * item), load(table, 3 * item + 1), load(table, 3 * item + 2)
+        weight, grad = array_at(weights, number, weight_like), array_at(grads, number, grad_like)
+        velocity = array_at(velocities, number, velocity_like)
+        for i in range(first, last):
+            w = load(weight, i)
+            g = like(load(grad, i), w) * like(factor, w) + like(weight_decay, w) * w
+            u = like(momentum, w) * load(velocity, i) + g
+            store(velocity, i, u)
+            step = g + like(momentum, w) * u if nesterov else u
+            store(weight, i, w - like(lr, w) * step)
 
 
 @kernel
-def _adamw(lo, hi, weight, grad, first, second, scale, lr, beta1, beta2, rest1, rest2, eps, decay, unbias1, unbias2):
+def _adamw(
+    lo, hi, weights, grads, firsts, seconds, weight_like, grad_like, first_like, second_like, scale, table, lr, eps,
+    decay, beta1, beta2, rest1, rest2, unbias1, unbias2,
+):  # fmt: skip
+    """Items are pieces."""
     factor = load(scale, 0)
-    for i in range(lo, hi):
-        w = load(weight, i)
-        g = like(load(grad, i), w) * like(factor, w)
-        m = like(beta1, w) * load(first, i) + like(rest1, w) * g
-        v = like(beta2, w) * load(second, i) + like(rest2, w) * g * g
-        store(first, i, m)
-        store(second, i, v)
-        step = m * like(unbias1, w) / (math.sqrt(v * like(unbias2, w)) + like(eps, w))
-        store(weight, i, w - like(lr, w) * (like(decay, w) * w + step))
+    for item in range(lo, hi):
+        number, start, end = load(table, 3 * item), load(table, 3 * item + 1), load(table, 3 * item + 2)
+        weight, grad = array_at(weights, number, weight_like), array_at(grads, number, grad_like)
+        first, second = array_at(firsts, number, first_like), array_at(seconds, number, second_like)
+        for i in range(start, end):
+            w = load(weight, i)
+            g = like(load(grad, i), w) * like(factor, w)
+            m = like(beta1, w) * load(first, i) + like(rest1, w) * g
+            v = like(beta2, w) * load(second, i) + like(rest2, w) * g * g
+            store(first, i, m)
+            store(second, i, v)
+            step = m * like(unbias1, w) / (math.sqrt(v * like(unbias2, w)) + like(eps, w))
+            store(weight, i, w - like(lr, w) * (like(decay, w) * w + step))
 
 
 def sgd_(
-    weight: Array,
-    grad: Array,
-    velocity: Array | None,
+    weights: list[Array],
+    grads: list[Array],
+    velocities: list[Array] | None,
     scale: Array,
     *,
     lr: float,
@@ -59,19 +88,19 @@ def sgd_(
     weight_decay: float,
 ) -> None:
     """g = scale grad + weight_decay weight;  velocity = momentum velocity + g;
-    weight -= lr (g + momentum velocity where nesterov, else velocity).   velocity None: weight -= lr g"""
-    n, w, g, s = weight.size, pointer(weight), pointer(grad), pointer(scale)
-    if velocity is None:
-        _sgd(n, GRAIN, w, g, s, float(lr), float(weight_decay))
+    weight -= lr (g + momentum velocity where nesterov, else velocity).   velocities None: weight -= lr g"""
+    numbers = float(lr), float(weight_decay)
+    if velocities is None:
+        _launch(_sgd.launch, [weights, grads], scale, numbers)
     else:
-        _sgd_momentum(n, GRAIN, w, g, pointer(velocity), s, float(lr), float(momentum), nesterov, float(weight_decay))
+        _launch(_sgd_momentum.launch, [weights, grads, velocities], scale, (*numbers, float(momentum), nesterov))
 
 
 def adamw_(
-    weight: Array,
-    grad: Array,
-    first: Array,
-    second: Array,
+    weights: list[Array],
+    grads: list[Array],
+    firsts: list[Array],
+    seconds: list[Array],
     scale: Array,
     *,
     lr: float,
@@ -84,7 +113,17 @@ def adamw_(
     """g = scale grad;  first = beta1 first + (1 - beta1) g;  second = beta2 second + (1 - beta2) g**2;
     weight -= lr (weight_decay weight + mhat / (vhat**0.5 + eps)),  mhat = first / (1 - beta1**step),
     vhat = second / (1 - beta2**step), step counted from 1   (Loshchilov & Hutter 2017)."""
-    arrays = [pointer(a) for a in (weight, grad, first, second, scale)]
-    moments = (float(beta1), float(beta2), 1 - beta1, 1 - beta2)
-    unbias = (1 / (1 - beta1**step), 1 / (1 - beta2**step))
-    _adamw(weight.size, GRAIN, *arrays, float(lr), *moments, float(eps), float(weight_decay), *unbias)
+    beta1, beta2 = float(beta1), float(beta2)
+    moments = beta1, beta2, 1 - beta1, 1 - beta2, 1 / (1 - beta1**step), 1 / (1 - beta2**step)
+    numbers = float(lr), float(eps), float(weight_decay), *moments
+    _launch(_adamw.launch, [weights, grads, firsts, seconds], scale, numbers)
+
+
+def _launch(run: Callable[..., None], lists: list[list[Array]], scale: Array, numbers: tuple[float, ...]) -> None:
+    """Launches for all parameters at once, or for as many as fit."""
+    if len(lists[0]) > MOST_LISTED:
+        for first in range(0, len(lists[0]), MOST_LISTED):
+            _launch(run, [arrays[first : first + MOST_LISTED] for arrays in lists], scale, numbers)
+        return
+    items, grain, table = pieces(tuple(map(shape_of, lists[0])))
+    run(items, grain, *lists, *map(_first, lists), scale, table, *numbers)

@@ -113,6 +113,8 @@ def _pack_line_contiguous(v: Vectors, f: Function, form: Format, source: str, wi
                 values = []
                 for p in range(per):
                     at = f.at(here, f.mul(f.add(f.mul(s, per), p), "%k_step"))
+                    if not part:  # a block ahead: hardware doesn't guess that the rows of the next one follow
+                        v.prefetch(f, f.at(at, f.mul("%k_step", _K_BLOCK * per)))
                     raw = (
                         v.load_masked(f, stored, width, at, mask) if part else f.load(f"<{width} x {stored}>", at, size)
                     )

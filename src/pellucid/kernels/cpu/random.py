@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from ...device import Array
-from .elementwise import GRAIN, fresh, plan_of, pointer
+from .elementwise import GRAIN, fresh, plan_of
 from .formats import load, store
 from .functions import inlined, like
 from .launch import kernel
@@ -65,7 +65,7 @@ def dropout(x: Array, *, p: float, seed: int, counter: int) -> Array:
     y = fresh(q, x, x.dtype)
     blocks = (counter % 4 + q.size + 3) // 4 if q.size else 0
     low, high = seed & 0xFFFFFFFF, seed >> 32
-    _dropout(blocks, GRAIN // 4, pointer(x), pointer(y), q.size, float(p), 1 / (1 - p), low, high, counter)
+    _dropout(blocks, GRAIN // 4, x, y, q.size, float(p), 1 / (1 - p), low, high, counter)
     return y
 
 
@@ -93,4 +93,4 @@ def normal_(target: Array, *, std: float, seed: int, counter: int) -> None:
     """Every element of a contiguous target = std z, z[i] number i of `base.rng.normals(seed, counter, n)`, i the
     row-major index (Box & Muller 1958)."""
     n, low, high = target.size, seed & 0xFFFFFFFF, seed >> 32
-    _normal((n + 3) // 4, GRAIN // 16, pointer(target), n, float(std), low, high, counter // 4)
+    _normal((n + 3) // 4, GRAIN // 16, target, n, float(std), low, high, counter // 4)

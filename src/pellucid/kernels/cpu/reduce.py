@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from builtins import max as _most
 from builtins import min as _least
+from functools import lru_cache
 
 from ...base import dtypes, shapes
 from ...base.dtypes import DType
 from ...base.shapes import Shape
 from ...device import Array
-from .elementwise import GRAIN, merged, pointer
+from ...device.blocks import new_array
+from .elementwise import GRAIN, merged
 from .formats import load, store
 from .functions import smaller, summing
 from .launch import Kernel, kernel
@@ -23,6 +25,7 @@ from .memory import contiguous, copy, fill_
 from .rows import accumulator, add_row, fold, largest, row_grain, sum_piece, sum_row
 
 _PART = 1 << 16  # elements of a row summed by one thread
+_REMEMBERED = 4096  # sums
 _COLUMNS = 1024  # columns summed together, so that their sums stay in the first cache level
 
 
@@ -32,21 +35,22 @@ class _Form:
     __slots__ = ("n_inner", "n_outer", "n_reduced", "step_inner", "step_outer", "step_reduced", "x")
 
     def __init__(self, x: Array, axes: Shape) -> None:
-        found = _three(x, axes)
+        found = _three(x.shape, x.strides, axes)
         if found is None:
             kept = [a for a in range(x.rank) if a not in axes]
             x = copy(x.permute([*kept, *axes]))
-            found = _three(x, tuple(range(len(kept), x.rank)))
+            found = _three(x.shape, x.strides, tuple(range(len(kept), x.rank)))
             assert found is not None
         self.x = x
-        (self.n_outer, self.step_outer), (self.n_reduced, self.step_reduced), (self.n_inner, self.step_inner) = found
+        self.n_outer, self.step_outer, self.n_reduced, self.step_reduced, self.n_inner, self.step_inner = found
 
 
-def _three(x: Array, axes: Shape) -> list[tuple[int, int]] | None:
+@lru_cache(4096)
+def _three(shape: Shape, strides: Shape, axes: Shape) -> tuple[int, ...] | None:
     """Lengths and steps of (outer, reduced, inner), or None where they do not merge to three axes."""
     groups: list[list[tuple[int, int]]] = [[], [], []]
     at = 0
-    for a, (n, s) in enumerate(zip(x.shape, x.strides, strict=True)):
+    for a, (n, s) in enumerate(zip(shape, strides, strict=True)):
         if n == 1:
             continue
         if a in axes:
@@ -56,13 +60,13 @@ def _three(x: Array, axes: Shape) -> list[tuple[int, int]] | None:
         elif at == 1:
             at = 2
         groups[at].append((n, s))
-    found = []
+    found: list[int] = []
     for group in groups:
         axis = merged(tuple(n for n, _ in group), [tuple(s for _, s in group)])
         if len(axis) > 1:
             return None
-        found.append((axis[0][0], axis[0][1][0]))
-    return found
+        found += [axis[0][0], axis[0][1][0]]
+    return tuple(found)
 
 
 # --- sums -------------------------------------------------------------------------------------------------------------
@@ -121,51 +125,82 @@ def _add_four(y, to, x, at, d, width):
         store(y, to + c, load(y, to + c) + four)
 
 
+class _Once:
+    """A sum that is one launch: everything about it but its addresses. Remembered by shapes, strides and dtype."""
+
+    __slots__ = ("dtype", "grain", "items", "nbytes", "numbers", "run", "shape", "strides")
+
+    def __init__(self, run: Kernel, shape: Shape, dtype: DType, items: int, grain: int, numbers: Shape) -> None:
+        self.run, self.shape, self.dtype = run, shape, dtype
+        self.items, self.grain, self.numbers = items, grain, numbers
+        self.strides, self.nbytes = shapes.contiguous_strides(shape), math.prod(shape) * dtype.itemsize
+
+
+_once: dict[tuple[object, ...], _Once] = {}
+
+
 def sum(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
     """y = sum over `axes`; narrow floats and float32 are accumulated in float32 or wider; integers give int64"""
-    device = x.device
+    device = x.buffer.device
+    key = (x.shape, x.strides, x.dtype, axes, keepdims)
+    known = _once.get(key)
+    if known is not None:
+        y = new_array(device.allocate(known.nbytes), known.shape, known.dtype, known.strides, 0)
+        known.run.launch(known.items, known.grain, x, y, *known.numbers)
+        return y
     y = device.empty(shapes.reduced(x.shape, axes, keepdims), x.dtype if x.dtype.is_float else dtypes.int64)
     if not x.size:
         fill_(y, value=0)
         return y
     form = _Form(x, axes)
-    if form.n_inner == 1:
-        _sum_into(form, y)
-        return y
+    once = _sum_into(form, y) if form.n_inner == 1 else _sum_down(form, y)
+    if once is not None and form.x is x:
+        if len(_once) >= _REMEMBERED:
+            _once.clear()
+        _once[key] = once
+    return y
+
+
+def _sum_into(form: _Form, y: Array) -> _Once | None:
+    """Sums of whole rows; rows longer than _PART go through sums of their parts. Returns what a single launch was."""
+    run = _sum_rows if y.dtype.is_float else _sum_int_rows
+    n, d = form.n_reduced, form.step_reduced
+    parts = -(-n // _PART)
+    if parts == 1:
+        once = _Once(run, y.shape, y.dtype, form.n_outer, row_grain(n), (form.step_outer, d, n, 1, n))
+        run(once.items, once.grain, form.x, y, *once.numbers)
+        return once
+    kind = dtypes.float64 if y.dtype.is_float else dtypes.int64
+    middle = y.device.empty((form.n_outer, parts), kind)
+    run(form.n_outer * parts, 1, form.x, middle, form.step_outer, d, n, parts, _PART)
+    run(form.n_outer, row_grain(parts), middle, y, parts, 1, parts, 1, parts)
+    return None
+
+
+def _sum_down(form: _Form, y: Array) -> _Once | None:
+    """Sums down the columns, by blocks of rows where there are many. Returns what a single launch was."""
     strips = -(-form.n_inner // _COLUMNS)
     length = form.n_reduced
     if form.n_outer * strips < 32:
         length = _most(32, -(-form.n_reduced // 32))
     blocks = -(-form.n_reduced // length)
-    kind = accumulator(x.dtype)
+    kind = accumulator(form.x.dtype)
     parts = y
     if blocks > 1 or kind is not y.dtype:
-        parts = device.empty((form.n_outer, blocks, form.n_inner), kind)
+        parts = y.device.empty((form.n_outer, blocks, form.n_inner), kind)
     items = form.n_outer * blocks * strips
     grain = _most(1, GRAIN // (length * _least(form.n_inner, _COLUMNS)))
     steps = (form.step_outer, form.step_reduced, form.step_inner)
-    _sum_columns(
-        items, grain, pointer(form.x), pointer(parts), form.n_reduced, form.n_inner, *steps, blocks, length, strips
+    once = _Once(
+        _sum_columns, y.shape, y.dtype, items, grain, (form.n_reduced, form.n_inner, *steps, blocks, length, strips)
     )
-    if parts is not y:
-        for o in range(form.n_outer):
-            target = Array(y.buffer, (form.n_inner,), y.dtype, (1,), y.offset + o * form.n_inner)
-            fold(parts.select(0, o), target)
-    return y
-
-
-def _sum_into(form: _Form, y: Array) -> None:
-    """Sums of whole rows; rows longer than _PART go through the sums of their parts."""
-    run = _sum_rows if y.dtype.is_float else _sum_int_rows
-    n, d = form.n_reduced, form.step_reduced
-    parts = -(-n // _PART)
-    if parts == 1:
-        run(form.n_outer, row_grain(n), pointer(form.x), pointer(y), form.step_outer, d, n, 1, n)
-        return
-    kind = dtypes.float64 if y.dtype.is_float else dtypes.int64
-    middle = y.device.empty((form.n_outer, parts), kind)
-    run(form.n_outer * parts, 1, pointer(form.x), pointer(middle), form.step_outer, d, n, parts, _PART)
-    run(form.n_outer, row_grain(parts), pointer(middle), pointer(y), parts, 1, parts, 1, parts)
+    _sum_columns(items, grain, form.x, parts, *once.numbers)
+    if parts is y:
+        return once
+    for o in range(form.n_outer):
+        target = Array(y.buffer, (form.n_inner,), y.dtype, (1,), y.offset + o * form.n_inner)
+        fold(parts.select(0, o), target)
+    return None
 
 
 # --- extremes ---------------------------------------------------------------------------------------------------------
@@ -230,7 +265,7 @@ def _along(run: Kernel, x: Array, axes: Shape, shape: Shape, dtype: DType) -> Ar
     if y.size:
         form = _Form(x, axes)
         steps = (form.step_outer, form.step_reduced, form.step_inner)
-        run(y.size, row_grain(form.n_reduced), pointer(form.x), pointer(y), form.n_reduced, form.n_inner, *steps)
+        run(y.size, row_grain(form.n_reduced), form.x, y, form.n_reduced, form.n_inner, *steps)
     return y
 
 
@@ -260,5 +295,5 @@ def cumsum(x: Array, *, axis: int, reverse: bool) -> Array:
     n, columns = x.shape[axis], math.prod(x.shape[axis + 1 :])
     first, d = ((n - 1) * columns, -columns) if reverse else (0, columns)
     zero = 0.0 if x.dtype.is_float else 0
-    _cumsum(x.size // n, row_grain(n), pointer(x), pointer(y), zero, n, columns, first, d)
+    _cumsum(x.size // n, row_grain(n), x, y, zero, n, columns, first, d)
     return y

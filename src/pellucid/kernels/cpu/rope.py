@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...device import Array
-from .attention_tiles import memory
 from .formats import load, store
 from .functions import inner, like
 from .launch import kernel
@@ -18,7 +17,7 @@ def rope(x: Array, cos: Array, sin: Array, *, offset: int, interleaved: bool, in
     grain = max(1, _GRAIN // max(1, heads * d))
     pairs = (2, 1) if interleaved else (1, d // 2)
     _rotate(
-        batch * steps, grain, memory(x), memory(cos), memory(sin), memory(y), steps, heads, d // 2, *x.strides,
+        batch * steps, grain, x, cos, sin, y, steps, heads, d // 2, *x.strides,
         *cos.strides, *sin.strides, *pairs, offset, -1 if inverse else 1,
     )  # fmt: skip
     return y

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
-from .elementwise import GRAIN, pointer
+from .elementwise import GRAIN
 from .formats import load, store
 from .functions import inlined, larger, like, summing
 from .launch import kernel
@@ -91,7 +91,7 @@ def fold(parts: Array, y: Array) -> Array:
     """y = sum of parts over their first axis, in order; parts is used up. parts: (blocks, ...), y: (...)"""
     blocks = parts.shape[0]
     width = y.size
-    _fold(width, max(64, GRAIN // max(1, blocks)), pointer(parts), pointer(y), blocks, width)
+    _fold(width, max(64, GRAIN // max(1, blocks)), parts, y, blocks, width)
     return y
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 from ...device import Array
-from .elementwise import pointer
 from .formats import load, store
 from .functions import exp, exp_flushed, like, summing
 from .launch import Kernel, kernel
@@ -98,5 +97,5 @@ def _by_rows(run: Kernel, *arrays: Array) -> Array:
     result = like_.device.empty(like_.shape, like_.dtype)
     if like_.size:
         n = like_.shape[-1]
-        run(like_.size // n, row_grain(n, cost=4), *[pointer(a) for a in arrays], pointer(result), n)
+        run(like_.size // n, row_grain(n, cost=4), *arrays, result, n)
     return result

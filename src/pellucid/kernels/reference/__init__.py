@@ -2,9 +2,23 @@
 
 from .attention import attention, attention_backward, rope
 from .embedding import embedding, embedding_backward, pick, pick_backward
-from .feedforward import swiglu, swiglu_backward
-from .loss import cross_entropy, cross_entropy_backward, lm_head_loss
-from .matmul import matmul
+from .experts import (
+    expert_gates,
+    expert_gates_backward,
+    gather_rows,
+    group_by_expert,
+    grouped_matmul,
+    grouped_outer,
+    router_statistics,
+    router_statistics_backward,
+    scaled_swiglu,
+    scaled_swiglu_backward,
+    sum_rows,
+    top_experts,
+)
+from .feedforward import swiglu, swiglu_backward, swiglu_joint_backward
+from .loss import cross_entropy, cross_entropy_backward, lm_head_loss, mse, mse_backward
+from .matmul import linear_backward, matmul
 from .norm import layernorm, layernorm_backward, rmsnorm, rmsnorm_backward
 from .optimizer import adamw_, sgd_
 from .pointwise import (
@@ -86,15 +100,22 @@ __all__ = [
     "embedding_backward",
     "eq",
     "exp",
+    "expert_gates",
+    "expert_gates_backward",
     "fill_",
+    "gather_rows",
     "ge",
     "gelu",
     "gelu_backward",
     "global_norm",
+    "group_by_expert",
+    "grouped_matmul",
+    "grouped_outer",
     "gt",
     "layernorm",
     "layernorm_backward",
     "le",
+    "linear_backward",
     "lm_head_loss",
     "log",
     "log_softmax",
@@ -105,6 +126,8 @@ __all__ = [
     "maximum",
     "min",
     "minimum",
+    "mse",
+    "mse_backward",
     "mul",
     "ne",
     "neg",
@@ -117,6 +140,10 @@ __all__ = [
     "rmsnorm",
     "rmsnorm_backward",
     "rope",
+    "router_statistics",
+    "router_statistics_backward",
+    "scaled_swiglu",
+    "scaled_swiglu_backward",
     "sgd_",
     "sigmoid",
     "sigmoid_backward",
@@ -129,9 +156,12 @@ __all__ = [
     "sqrt",
     "sub",
     "sum",
+    "sum_rows",
     "swiglu",
     "swiglu_backward",
+    "swiglu_joint_backward",
     "tanh",
     "tanh_backward",
+    "top_experts",
     "where",
 ]

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...base import rng
+from ...base.dtypes import DType
 from ...device import Array
-from .host import Host, compute_dtype, read, write
+from .host import Host, compute_dtype, read, rounded, write
 
 
 def rope(x: Array, cos: Array, sin: Array, *, offset: int, interleaved: bool, inverse: bool) -> Array:
@@ -32,7 +33,16 @@ def rope(x: Array, cos: Array, sin: Array, *, offset: int, interleaved: bool, in
 
 
 def attention(
-    q: Array, k: Array, v: Array, *, causal: bool, scale: float, dropout: float, seed: int, counter: int
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    seed: int,
+    counter: int,
+    operand_dtype: DType | None = None,
 ) -> tuple[Array, Array]:
     """o = dropout(softmax(scale q k^T)) v. Returns o: (B, Tq, H, D) and lse: (B, H, Tq), the ln of each row's
     softmax sum with the maximum included, in float32 (float64 for float64 input).
@@ -40,10 +50,13 @@ def attention(
     q: (B, Tq, H, D); k, v: (B, Tk, H_kv, D); Tq <= Tk where causal. causal: query i sees keys 0 .. i + Tk - Tq,
     so that the last query sees every key. dropout: probability of zeroing a softmax weight; the mask of
     (b, h, i, j) is word counter + ((b H + h) Tq + i) Tk + j of the Philox stream `seed`, as in `dropout`.
+    operand_dtype: what enters a product is rounded to it (bfloat16 for mixed precision), where a device multiplies
+    that faster; scores, softmax and sums keep their precision.
     Kernels of a device never build the score matrix (Dao et al. 2022); this definition does.
     """
-    _, probabilities, lse, keep = _scores(q, k, causal, scale, dropout, seed, counter)
-    o = np.einsum("bhij,bjhd->bihd", probabilities * keep, _heads(read(v), q.shape[2]))
+    _, probabilities, lse, keep = _scores(q, k, causal, scale, dropout, seed, counter, operand_dtype)
+    weights, values = rounded(probabilities * keep, operand_dtype), rounded(read(v), operand_dtype)
+    o = np.einsum("bhij,bjhd->bihd", weights, _heads(values, q.shape[2]))
     return write(q, o), write(q, lse, compute_dtype(q))
 
 
@@ -60,25 +73,34 @@ def attention_backward(
     dropout: float,
     seed: int,
     counter: int,
+    operand_dtype: DType | None = None,
 ) -> tuple[Array, Array, Array]:
     """p = softmax weights, m = dropout mask / (1 - dropout):  dv = (p m)^T do,  dp = m (do v^T),
     ds = p (dp - sum(do o)),  dq = scale ds k,  dk = scale ds^T q. Returns dq, dk, dv."""
-    _, p, _, keep = _scores(q, k, causal, scale, dropout, seed, counter)
-    g, heads, kv_heads = read(do), q.shape[2], k.shape[2]
-    delta = np.einsum("bihd,bihd->bhi", g, read(o))
-    dp = np.einsum("bihd,bjhd->bhij", g, _heads(read(v), heads)) * keep
-    ds = p * (dp - delta[..., None]) * p.dtype.type(scale)
-    dv = _fold(np.einsum("bhij,bihd->bjhd", p * keep, g), kv_heads)
-    dq = np.einsum("bhij,bjhd->bihd", ds, _heads(read(k), heads))
-    dk = _fold(np.einsum("bhij,bihd->bjhd", ds, read(q)), kv_heads)
+    _, p, _, keep = _scores(q, k, causal, scale, dropout, seed, counter, operand_dtype)
+    heads, kv_heads = q.shape[2], k.shape[2]
+    delta = np.einsum("bihd,bihd->bhi", read(do), read(o))
+    a, b, c, g = (rounded(read(x), operand_dtype) for x in (q, k, v, do))
+    dp = np.einsum("bihd,bjhd->bhij", g, _heads(c, heads)) * keep
+    ds = rounded(p * (dp - delta[..., None]) * p.dtype.type(scale), operand_dtype)
+    dv = _fold(np.einsum("bhij,bihd->bjhd", rounded(p * keep, operand_dtype), g), kv_heads)
+    dq = np.einsum("bhij,bjhd->bihd", ds, _heads(b, heads))
+    dk = _fold(np.einsum("bhij,bihd->bjhd", ds, a), kv_heads)
     return write(q, dq), write(k, dk), write(v, dv)
 
 
 def _scores(
-    q: Array, k: Array, causal: bool, scale: float, dropout: float, seed: int, counter: int
+    q: Array,
+    k: Array,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    seed: int,
+    counter: int,
+    operand_dtype: DType | None,
 ) -> tuple[Host, Host, Host, Host]:
-    a = read(q)
-    s = np.einsum("bihd,bjhd->bhij", a, _heads(read(k), q.shape[2])) * a.dtype.type(scale)
+    a, b = rounded(read(q), operand_dtype), rounded(read(k), operand_dtype)
+    s = np.einsum("bihd,bjhd->bhij", a, _heads(b, q.shape[2])) * a.dtype.type(scale)
     rows, keys = s.shape[-2:]
     if causal:
         hidden = np.arange(keys)[None, :] > np.arange(rows)[:, None] + keys - rows

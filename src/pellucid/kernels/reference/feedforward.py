@@ -21,3 +21,13 @@ def swiglu_backward(dy: Array, gate: Array, up: Array) -> tuple[Array, Array]:
     with np.errstate(all="ignore"):
         s = 1 / (1 + np.exp(-a))
         return write(gate, g * b * s * (1 + a * (1 - s))), write(up, g * a * s)
+
+
+def swiglu_joint_backward(dy: Array, both: Array) -> Array:
+    """`swiglu_backward` where gate and up are the halves of each row of `both`, and so are their gradients in the
+    result.   dy: (rows, F); both and result: (rows, 2 F), contiguous."""
+    hidden = dy.shape[1]
+    g, a, b = read(dy), read(both)[:, :hidden], read(both)[:, hidden:]
+    with np.errstate(all="ignore"):
+        s = 1 / (1 + np.exp(-a))
+        return write(both, np.concatenate([g * b * s * (1 + a * (1 - s)), g * a * s], axis=1))

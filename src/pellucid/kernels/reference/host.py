@@ -35,3 +35,11 @@ def write(like: Array, value: Any, dtype: DType | None = None) -> Array:
 def compute_dtype(x: Array) -> DType:
     """The dtype `read` gives: where statistics (lse, rstd, ...) are kept."""
     return dtypes.float64 if x.dtype is dtypes.float64 else dtypes.float32
+
+
+def rounded(value: Host, operand_dtype: DType | None) -> Host:
+    """An operand of a product as mixed precision sees it: rounded to `operand_dtype`, in its own dtype again."""
+    if operand_dtype in (None, dtypes.float32, dtypes.float64):
+        return value
+    with np.errstate(all="ignore"):
+        return value.astype(operand_dtype.numpy).astype(value.dtype)

@@ -1,4 +1,4 @@
-"""Cross-entropy, alone and fused with the language-model head. Losses are in nats.
+"""Mean squared error; cross-entropy in nats, alone and fused with the language-model head.
 
 The fused form takes the hidden states and the head's weight and never holds more than a chunk of the logits; it
 returns the gradients of both with the loss, because the logits it needs for them are there only then.
@@ -11,8 +11,24 @@ import numpy as np
 from ...base.dtypes import DType
 from ...device import Array
 from ..indices import check_indices
-from .host import Host, compute_dtype, read, write
-from .matmul import _operand
+from .host import Host, compute_dtype, read, rounded, write
+
+
+def mse(x: Array, target: Array) -> tuple[Array, Array]:
+    """loss = mean(difference**2), difference = x - target. Returns loss: (), difference, both of the dtype of x.
+
+    x, target: one shape, not empty.
+    """
+    with np.errstate(all="ignore"):
+        difference = read(x) - read(target)
+        return write(x, np.mean(difference * difference)), write(x, difference)
+
+
+def mse_backward(dy: Array, difference: Array) -> Array:
+    """dx = dy 2 difference / n.   dy: ()"""
+    d = read(difference)
+    with np.errstate(all="ignore"):
+        return write(difference, d * (read(dy) * d.dtype.type(2 / d.size)))
 
 
 def cross_entropy(logits: Array, targets: Array, weights: Array) -> tuple[Array, Array]:
@@ -47,7 +63,7 @@ def lm_head_loss(
     x: (N, D); weight: (V, D); operand_dtype as in `matmul`, for all three products.
     """
     check_indices("lm_head_loss", targets, weight.shape[0], weights)
-    a, b = _operand(x, operand_dtype), _operand(weight, operand_dtype)
+    a, b = rounded(read(x), operand_dtype), rounded(read(weight), operand_dtype)
     index, w = _usable(targets, weights), read(weights)
     with np.errstate(all="ignore"):
         z = a @ b.T

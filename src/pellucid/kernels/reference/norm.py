@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...base.dtypes import DType
 from ...device import Array
 from .host import compute_dtype, read, write
 
 
-def rmsnorm(x: Array, weight: Array, *, eps: float) -> tuple[Array, Array]:
-    """y = x rstd weight,  rstd = (mean(x**2) + eps)**-0.5   (Zhang & Sennrich 2019). Returns y, rstd."""
+def rmsnorm(x: Array, weight: Array, *, eps: float, result_dtype: DType | None = None) -> tuple[Array, Array]:
+    """y = x rstd weight,  rstd = (mean(x**2) + eps)**-0.5   (Zhang & Sennrich 2019). Returns y, rstd.
+    result_dtype: of y, None for that of x."""
     a = read(x)
     rstd = 1 / np.sqrt(np.mean(a * a, axis=-1, keepdims=True) + a.dtype.type(eps))
-    return write(x, a * rstd * read(weight)), write(x, rstd[..., 0], compute_dtype(x))
+    return write(x, a * rstd * read(weight), result_dtype), write(x, rstd[..., 0], compute_dtype(x))
 
 
 def rmsnorm_backward(dy: Array, x: Array, weight: Array, rstd: Array) -> tuple[Array, Array]:
@@ -22,11 +24,14 @@ def rmsnorm_backward(dy: Array, x: Array, weight: Array, rstd: Array) -> tuple[A
     scaled = g * read(weight)
     dx = r * (scaled - a * r * r * np.mean(scaled * a, axis=-1, keepdims=True))
     dweight = (g * a * r).reshape(-1, a.shape[-1]).sum(axis=0)
-    return write(dy, dx), write(weight, dweight)
+    return write(x, dx), write(weight, dweight)
 
 
-def layernorm(x: Array, weight: Array, bias: Array | None, *, eps: float) -> tuple[Array, Array, Array]:
-    """y = (x - mean) rstd weight + bias,  rstd = (var + eps)**-0.5   (Ba et al. 2016). Returns y, mean, rstd."""
+def layernorm(
+    x: Array, weight: Array, bias: Array | None, *, eps: float, result_dtype: DType | None = None
+) -> tuple[Array, Array, Array]:
+    """y = (x - mean) rstd weight + bias,  rstd = (var + eps)**-0.5   (Ba et al. 2016). Returns y, mean, rstd.
+    result_dtype: of y, None for that of x."""
     a = read(x)
     mean = a.mean(axis=-1, keepdims=True)
     centred = a - mean
@@ -34,7 +39,7 @@ def layernorm(x: Array, weight: Array, bias: Array | None, *, eps: float) -> tup
     y = centred * rstd * read(weight)
     if bias is not None:
         y = y + read(bias)
-    return write(x, y), write(x, mean[..., 0], compute_dtype(x)), write(x, rstd[..., 0], compute_dtype(x))
+    return write(x, y, result_dtype), write(x, mean[..., 0], compute_dtype(x)), write(x, rstd[..., 0], compute_dtype(x))
 
 
 def layernorm_backward(dy: Array, x: Array, weight: Array, mean: Array, rstd: Array) -> tuple[Array, Array, Array]:
@@ -46,4 +51,4 @@ def layernorm_backward(dy: Array, x: Array, weight: Array, mean: Array, rstd: Ar
     dx = r * (scaled - scaled.mean(axis=-1, keepdims=True) - h * np.mean(scaled * h, axis=-1, keepdims=True))
     width = h.shape[-1]
     dweight, dbias = (g * h).reshape(-1, width).sum(axis=0), g.reshape(-1, width).sum(axis=0)
-    return write(dy, dx), write(weight, dweight), write(weight, dbias)
+    return write(x, dx), write(weight, dweight), write(weight, dbias)

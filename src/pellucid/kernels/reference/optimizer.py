@@ -1,5 +1,8 @@
-"""One pass over a parameter and its state: read gradient, update moments, write weights. All arguments contiguous and
-of one shape; `scale` is a float32 array of shape () that multiplies the gradient (clipping), so that no host waits."""
+"""One pass over all parameters and their state: read gradients, update moments, write weights.
+
+Arguments are lists with an Array for each parameter, all contiguous, those of one parameter of one shape; `scale` is a
+float32 array of shape () that multiplies the gradients (clipping), so that no host waits.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from .host import read
 
 
 def sgd_(
-    weight: Array,
-    grad: Array,
-    velocity: Array | None,
+    weights: list[Array],
+    grads: list[Array],
+    velocities: list[Array] | None,
     scale: Array,
     *,
     lr: float,
@@ -22,22 +25,23 @@ def sgd_(
     weight_decay: float,
 ) -> None:
     """g = scale grad + weight_decay weight;  velocity = momentum velocity + g;
-    weight -= lr (g + momentum velocity where nesterov, else velocity).   velocity None: weight -= lr g"""
-    w = view(weight)
-    real = w.dtype.type
-    g = read(grad) * real(read(scale)) + real(weight_decay) * w
-    if velocity is not None:
-        u = view(velocity)
-        u[...] = real(momentum) * u + g
-        g = g + real(momentum) * u if nesterov else u
-    w -= real(lr) * g
+    weight -= lr (g + momentum velocity where nesterov, else velocity).   velocities None: weight -= lr g"""
+    for i, (weight, grad) in enumerate(zip(weights, grads, strict=True)):
+        w = view(weight)
+        real = w.dtype.type
+        g = read(grad) * real(read(scale)) + real(weight_decay) * w
+        if velocities is not None:
+            u = view(velocities[i])
+            u[...] = real(momentum) * u + g
+            g = g + real(momentum) * u if nesterov else u
+        w -= real(lr) * g
 
 
 def adamw_(
-    weight: Array,
-    grad: Array,
-    first: Array,
-    second: Array,
+    weights: list[Array],
+    grads: list[Array],
+    firsts: list[Array],
+    seconds: list[Array],
     scale: Array,
     *,
     lr: float,
@@ -50,10 +54,11 @@ def adamw_(
     """g = scale grad;  first = beta1 first + (1 - beta1) g;  second = beta2 second + (1 - beta2) g**2;
     weight -= lr (weight_decay weight + mhat / (vhat**0.5 + eps)),  mhat = first / (1 - beta1**step),
     vhat = second / (1 - beta2**step), step counted from 1   (Loshchilov & Hutter 2017)."""
-    w, m, v = view(weight), view(first), view(second)
-    real = w.dtype.type
-    g = read(grad) * real(read(scale))
-    m[...] = real(beta1) * m + real(1 - beta1) * g
-    v[...] = real(beta2) * v + real(1 - beta2) * g * g
-    mhat, vhat = m * real(1 / (1 - beta1**step)), v * real(1 / (1 - beta2**step))
-    w -= real(lr) * (real(weight_decay) * w + mhat / (np.sqrt(vhat) + real(eps)))
+    for weight, grad, first, second in zip(weights, grads, firsts, seconds, strict=True):
+        w, m, v = view(weight), view(first), view(second)
+        real = w.dtype.type
+        g = read(grad) * real(read(scale))
+        m[...] = real(beta1) * m + real(1 - beta1) * g
+        v[...] = real(beta2) * v + real(1 - beta2) * g * g
+        mhat, vhat = m * real(1 / (1 - beta1**step)), v * real(1 / (1 - beta2**step))
+        w -= real(lr) * (real(weight_decay) * w + mhat / (np.sqrt(vhat) + real(eps)))

@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...kernels.cpu.functions import inlined, inner
-from ...kernels.cpu.launch import kernel
 from ..bpe_tables import BYTES, CHARACTER, FUSE_UNKNOWN, LAST_CHARACTER, WHOLE
+from .loops import loops
 from .scan import width
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -227,7 +227,7 @@ def merge_long(symbols, values, n, pairs, shift):
     return count
 
 
-@kernel
+@loops
 def encode(lo, hi, data, starts, out, counts, pairs, shift, words, word_shift, blob, offsets, first, flags, unknown):
     """Ids of words lo to hi-1, in a row from out[starts[lo]] on, and how many each has; -1 for one that can't be."""
     longest = np.int64(0)
@@ -261,7 +261,7 @@ def encode(lo, hi, data, starts, out, counts, pairs, shift, words, word_shift, b
         counts[k] = n
 
 
-@kernel
+@loops
 def gather(lo, hi, out, starts, id_starts, ids):
     """Moves what `encode` wrote for words lo to hi-1 (the same chunks) to its place in `ids`."""
     at, to = starts[lo], id_starts[lo]
@@ -269,7 +269,7 @@ def gather(lo, hi, out, starts, id_starts, ids):
         ids[to + i] = out[at + i]
 
 
-@kernel
+@loops
 def fill_words(lo, hi, tokens, words, word_shift, blob, offsets):
     """Puts the ids in `tokens` into the table of whole words, one after the other: one item."""
     for _ in range(lo, hi):
@@ -283,7 +283,7 @@ def fill_words(lo, hi, tokens, words, word_shift, blob, offsets):
             words[slot] = np.int64(h & np.uint64(0x7FFFFFFF)) << 32 | (token + 1)
 
 
-@kernel
+@loops
 def fill_pairs(lo, hi, keys, values, pairs, shift, twice):
     """Puts pairs into their table, one after the other: one item. `twice[0]` becomes the index + 1 of one that is
     there already."""

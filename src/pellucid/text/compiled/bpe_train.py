@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...kernels.cpu.functions import inlined, inner
-from ...kernels.cpu.launch import kernel
 from .bpe import mixed, word_hash
+from .loops import loops
 
 _NO_PAIR = np.int64(-1)
 
@@ -120,7 +120,7 @@ def _token_of(data, begin, end, words, begins, ends, n):
     return np.int64(n)
 
 
-@kernel
+@loops
 def learn(lo, hi, data, starts, counts, alphabet, words, begins, ends, merges, result, total, fewest):
     """One item: learns merges until there are `total` tokens, 256 of them the bytes.
 

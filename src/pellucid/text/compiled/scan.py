@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from ...kernels.cpu.functions import inlined, inner
-from ...kernels.cpu.launch import kernel
 from ..patterns import (
     ANY_CASE,
     CASED,
@@ -31,6 +30,7 @@ from ..patterns import (
     SPACES,
 )
 from ..unicode import LETTER, LOWER, NEWLINE, NUMBER, PAGE, SPACE, UPPER
+from .loops import loops
 
 _WORD = LETTER | NUMBER
 _NO_SYMBOL = SPACE | LETTER | NUMBER
@@ -228,7 +228,7 @@ def simple_piece(data, i, end, flags, numbers, index, pages):
     return after if numbers == 1 else run_of(data, after, end, mask, index, pages)
 
 
-@kernel
+@loops
 def split(lo, hi, data, starts, marks, flags, numbers, index, pages):
     """Marks the pieces of texts lo to hi-1; text k is bytes starts[k] to starts[k+1]-1."""
     for k in range(lo, hi):

@@ -12,13 +12,17 @@ from __future__ import annotations
 import numpy as np
 
 from ...kernels.cpu.functions import inlined
-from ...kernels.cpu.launch import kernel
+from .loops import loops
 from .trie import step, value
 from .unigram import character_length
 from .words import same
 
 __all__ = ["encode"]
 
+_PLACE, _SPAN = (
+    30,
+    12,
+)  # bits of a place in a word and of a number of bytes in the key of a candidate; the tokenizer checks them
 _SLOTS, _REMEMBERED = 1 << 14, 64  # words in the table; bytes of the longest
 _PRIME, _MIX = np.uint64(0x100000001B3), np.uint64(29)
 
@@ -54,63 +58,52 @@ def _prefix(nodes, data, begin, end):
 
 
 @inlined
-def _before(score, left, k, j):
-    """Whether candidate k comes out of the heap before j."""
-    return score[k] > score[j] or (score[k] == score[j] and left[k] < left[j])
-
-
-@inlined
-def _swap(array, k, j):
-    array[k], array[j] = array[j], array[k]
-
-
-@inlined
-def _push(score, left, size, n, new_score, new_left, new_size):
+def _push(heap, n, key):
+    """Puts a candidate into the heap of n: the children of place k are places 4 k + 1 to 4 k + 4, in one cache line."""
     k = n
-    score[k], left[k], size[k] = new_score, new_left, new_size
     while k > 0:
-        up = (k - 1) >> 1
-        if not _before(score, left, k, up):
+        up = (k - 1) >> 2
+        if heap[up] <= key:
             break
-        _swap(score, k, up)
-        _swap(left, k, up)
-        _swap(size, k, up)
+        heap[k] = heap[up]
         k = up
+    heap[k] = key
     return n + 1
 
 
 @inlined
-def _offer(data, begin, i, span, length, state, nodes, scores, unused, parts, score, left, size, n):
-    """Puts the symbol at byte i and the next one, `span` bytes together, into the heap if they spell a piece."""
+def _drop(heap, n):
+    """Takes the first candidate, heap[0], out of the heap of n."""
+    n -= 1
+    key, k = heap[n], np.int64(0)
+    while True:
+        down = 4 * k + 1
+        if down >= n:
+            break
+        for other in range(down + 1, min(down + 4, n)):
+            if heap[other] < heap[down]:
+                down = other
+        if heap[down] >= key:
+            break
+        heap[k] = heap[down]
+        k = down
+    heap[k] = key
+    return n
+
+
+@inlined
+def _offer(data, begin, i, span, length, state, nodes, ranks, unused, parts, heap, n):
+    """Puts the symbol at byte i and the next one, `span` bytes together, into the heap if they spell a piece.
+
+    The key of a candidate is its rank, its place and its span, so that the smallest one is the best score, of equal
+    ones the leftmost.
+    """
     found = _piece(nodes, _walk(nodes, np.int64(state[i]), data, begin + i + length[i], begin + i + span))
     if found < 0:
         return n
     if unused[found]:
         parts[found] = length[i]
-    return _push(score, left, size, n, scores[found], i, span)
-
-
-@inlined
-def _pop(score, left, size, n):
-    """Takes out the first candidate: it stands at place n-1 then."""
-    n -= 1
-    _swap(score, 0, n)
-    _swap(left, 0, n)
-    _swap(size, 0, n)
-    k = 0
-    while True:
-        down = 2 * k + 1
-        if down >= n:
-            break
-        if down + 1 < n and _before(score, left, down + 1, down):
-            down += 1
-        if not _before(score, left, down, k):
-            break
-        _swap(score, k, down)
-        _swap(left, k, down)
-        _swap(size, k, down)
-        k = down
-    return n
+    return _push(heap, n, ((np.int64(ranks[found]) << _PLACE | i) << _SPAN) | span)
 
 
 @inlined
@@ -158,14 +151,14 @@ def _slot(data, begin, n):
     return np.int64((h ^ (h >> _MIX)) & np.uint64(_SLOTS - 1))
 
 
-@kernel
+@loops
 def encode(
-    lo, hi, chunks, data, starts, nodes, scores, user, unused, split, byte_ids, unknown_id, ids, counts
+    lo, hi, chunks, data, starts, nodes, ranks, user, unused, split, byte_ids, unknown_id, ids, counts
 ):  # fmt: skip
     """Ids of the words of chunks lo to hi-1, from the place of the chunk's first byte on; counts: ids of each word.
 
-    user: a trie of the pieces that text is cut at first and that join nothing. unused: of each piece, whether it may
-    only be on the way to a longer one.
+    ranks: of each piece, how many better scores there are. user: a trie of the pieces that text is cut at first and
+    that join nothing. unused: of each piece, whether it may only be on the way to a longer one.
     """
     for chunk in range(lo, hi):
         a, b = chunks[chunk], chunks[chunk + 1]
@@ -178,9 +171,8 @@ def encode(
         state = np.empty(room, np.int32)
         length, previous, fixed = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.bool_)
         # A join takes a candidate and adds two at most.
-        score, left = np.empty(3 * room), np.empty(3 * room, np.int32)
-        size, stack = np.empty(3 * room, np.int32), np.empty(2 * room + 4, np.int64)
-        parts = np.zeros(scores.shape[0], np.int32)
+        heap, stack = np.empty(3 * room, np.int64), np.empty(2 * room + 4, np.int64)
+        parts = np.zeros(ranks.shape[0], np.int32)
         # The last word of each hash: where its bytes begin, how many, where its ids begin, how many.
         seen, sizes = np.zeros(_SLOTS, np.int64), np.zeros(_SLOTS, np.int32)
         places, many = np.zeros(_SLOTS, np.int64), np.zeros(_SLOTS, np.int32)
@@ -194,7 +186,7 @@ def encode(
                 counts[word] = many[slot]
                 at += many[slot]
                 continue
-            i, last, heap, home = np.int64(0), np.int64(-1), 0, at
+            i, last, waiting, home = np.int64(0), np.int64(-1), np.int64(0), at
             while i < n:
                 whole = _prefix(user, data, begin + i, begin + n)
                 fixed[i] = whole > 0
@@ -209,13 +201,12 @@ def encode(
                 j = i + length[i]
                 if not fixed[i] and not fixed[j]:
                     span = j + length[j] - i
-                    heap = _offer(
-                        data, begin, i, span, length, state, nodes, scores, unused, parts, score, left, size, heap
-                    )
+                    waiting = _offer(data, begin, i, span, length, state, nodes, ranks, unused, parts, heap, waiting)
                 i = j
-            while heap > 0:
-                heap = _pop(score, left, size, heap)
-                i, span = np.int64(left[heap]), np.int64(size[heap])
+            while waiting > 0:
+                key = heap[0]
+                waiting = _drop(heap, waiting)
+                i, span = (key >> _SPAN) & ((1 << _PLACE) - 1), key & ((1 << _SPAN) - 1)
                 j = i + length[i]
                 if length[i] == 0 or j >= n or j + length[j] - i != span:
                     continue
@@ -223,16 +214,12 @@ def encode(
                 length[i], length[j] = span, 0
                 k = i + span
                 previous[k] = i
-                if not fixed[k]:
-                    span = k + length[k] - i
-                    heap = _offer(
-                        data, begin, i, span, length, state, nodes, scores, unused, parts, score, left, size, heap
-                    )
                 h = np.int64(previous[i])
                 if h >= 0 and not fixed[h]:
-                    heap = _offer(
-                        data, begin, h, k - h, length, state, nodes, scores, unused, parts, score, left, size, heap
-                    )
+                    waiting = _offer(data, begin, h, k - h, length, state, nodes, ranks, unused, parts, heap, waiting)
+                if not fixed[k]:
+                    span = k + length[k] - i
+                    waiting = _offer(data, begin, i, span, length, state, nodes, ranks, unused, parts, heap, waiting)
             i, before = np.int64(0), np.int64(0)
             while i < n:
                 j, found = i + length[i], _piece(nodes, np.int64(state[i]))

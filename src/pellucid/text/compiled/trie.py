@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...kernels.cpu.functions import inlined
-from ...kernels.cpu.launch import kernel
 from ..native import shared
+from .loops import loops
 
 WORDS = 4  # int32 of a node
 _NEAREST = 64  # places tried for a node with several children before the end of the array is taken
@@ -39,7 +39,7 @@ def _take(nodes, after, before, t, parent):
     before[after[t]] = before[t]
 
 
-@kernel
+@loops
 def _build(lo, hi, data, starts, numbers, nodes, after, before, first, last, depth, size):
     """Nodes of the sorted pieces, in the order of breadth. The queue is the array itself: first, last and depth say of
     each node which pieces it leads to. size[0] becomes the length in use, or -1 where the array is too short."""

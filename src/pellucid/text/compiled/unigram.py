@@ -14,8 +14,8 @@ import math
 import numpy as np
 
 from ...kernels.cpu.functions import inlined
-from ...kernels.cpu.launch import kernel
 from ...kernels.cpu.philox import philox
+from .loops import loops
 from .trie import step, value
 
 __all__ = ["encode", "sample"]
@@ -122,7 +122,7 @@ def _write(data, begin, length, piece, n, split, byte_ids, unknown_id, ids, ends
         k -= length[k]
 
 
-@kernel
+@loops
 def encode(
     lo, hi, chunks, data, starts, nodes, scores, unknown, single, split, byte_ids, unknown_id, ids, ends, counts,
     places
@@ -213,7 +213,7 @@ def _draw(data, begin, end, nodes, scores, unknown, power, rest, low, high, firs
         length[i - begin], piece[i - begin] = found, kind
 
 
-@kernel
+@loops
 def sample(
     lo, hi, chunks, data, starts, nodes, scores, unknown, power, split, byte_ids, unknown_id, ids, ends, counts, places,
     low, high, first

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from ...kernels.cpu.functions import inlined
-from ...kernels.cpu.launch import kernel
+from .loops import loops
 from .trie import step, value
 
 __all__ = ["best_counts", "expect", "losses", "seeds"]
@@ -22,7 +22,7 @@ _HIGH = np.uint64(32)
 _STEP, _SMALL = 2.0**200, 2.0**-200
 
 
-@kernel
+@loops
 def seeds(lo, hi, gram, single, weights, length, parents, table, keys, counts, places, kept, size):
     """Substrings of `length` characters, by the first character after the shorter substring that begins there.
 
@@ -80,7 +80,7 @@ def _rescale(values, k, last):
         values[i] *= _STEP
 
 
-@kernel
+@loops
 def expect(lo, hi, blocks, data, starts, frequency, nodes, shares, longest, expected):
     """The E step over blocks lo to hi-1: expected[b, v] += frequency of a word x the probability that piece v is used
     at some place, summed over places. shares: the probability of each piece; longest: bytes of the longest one.
@@ -174,7 +174,7 @@ def _best_path(data, begin, n, nodes, scores, whole, best, length, piece):
     return count
 
 
-@kernel
+@loops
 def best_counts(lo, hi, blocks, data, starts, frequency, nodes, scores, counts):
     """counts[b, v] += frequency of each word whose best segmentation uses piece v, for every use."""
     for block in range(lo, hi):
@@ -190,7 +190,7 @@ def best_counts(lo, hi, blocks, data, starts, frequency, nodes, scores, counts):
                 k -= length[k]
 
 
-@kernel
+@loops
 def losses(lo, hi, data, starts, nodes, scores, counts, total, loss):
     """What the corpus loses, in nats, if piece v in lo to hi-1 goes and its next best segmentation takes its uses.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...kernels.cpu.functions import inlined
-from ...kernels.cpu.launch import kernel
+from .loops import loops
 
 __all__ = ["count", "same", "split"]
 
@@ -38,7 +38,7 @@ def _begins(data, i, begin, end):
     return not before or (data[i] == 32 and i + 1 < end and not _is_space(data[i + 1]))
 
 
-@kernel
+@loops
 def split(lo, hi, chunks, data, texts, longest, starts, words, counts):
     """Where the words of the texts in chunks lo to hi-1 begin, written from the place of the chunk's first byte on.
 
@@ -67,7 +67,7 @@ def same(data, a, b, n):
     return i == n
 
 
-@kernel
+@loops
 def count(lo, hi, data, starts, table, firsts, counts, size):
     """The distinct words: the first place of each and how often it is there, in the order of their first places.
 

@@ -1,0 +1,190 @@
+"""Attention from bfloat16 operands: the forward and backward pass on the processor's products of pairs.
+
+The same tiles as in `attention` and `attention_backward`, at twice the rate: what enters a product is rounded to
+bfloat16 on the way, everything else (scores, softmax, sums, results) stays float32. A pair holds two neighbours of the
+axis that a product sums over, so an operand is laid out for the product it serves: by row where features are summed,
+coupled with the next row where keys or queries are. Keys and values are laid out once, before the blocks of queries
+share them (`_lay_out`); queries and gradients once a block; softmax weights where they are made.
+
+A missing half of a last pair is zero on both sides.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...base import dtypes
+from ...base.dtypes import DType
+from ...device import Array
+from .attention_tiles import aligned, fill, fill_keep, finish, hide, keep_size, memory, queries, turn_out
+from .functions import inner
+from .isa import current
+from .lanes import VECTOR, apart, vload, vsplat, vstore, width
+from .lanes_math import vbelow, vexp2, vmax, vtranspose
+from .lanes_pairs import couple_rows, pair_row, product_pairs, vcouple
+from .launch import kernel
+
+_KEYS = 128  # of a tile of the forward pass
+_GRAIN = 1 << 14  # keys times features of a chunk
+_GRAIN_OUT = 64  # pairs of rows
+_LANES = VECTOR // 4
+_LOG2E = 1 / math.log(2)
+_LOWEST = -3.0e38  # above minus infinity and below every score
+
+
+def serves(operand_dtype: DType | None, precise: DType) -> bool:
+    """Whether this process multiplies pairs, and is asked to. Elsewhere operands stay as they are, which is finer."""
+    return operand_dtype is dtypes.bfloat16 and precise is dtypes.float32 and current().bf16
+
+
+def forward(q: Array, k: Array, v: Array, o: Array, lse: Array, causal: bool, scale: float, random: Any) -> None:
+    """o and lse of more than one query; `random`: dropout, the halves of the seed, and the counter."""
+    batch, tq, heads, d = q.shape
+    tk, kv_heads = k.shape[1], k.shape[2]
+    by_row, _ = operands(k, rows=True, couples=False)
+    _, couples = operands(v, rows=False, couples=True)
+    blocks = -(-tq // (2 * _LANES))
+    grain = max(1, 2 * _GRAIN // max(1, min(tk, 2 * _KEYS) * d))
+    shape = (heads // max(1, kv_heads), kv_heads, tq, tk, d)
+    _forward(
+        batch * heads * blocks, grain, memory(q), by_row, couples, memory(o), memory(lse), *shape, *q.strides,
+        causal, scale, *random,
+    )  # fmt: skip
+
+
+def operands(x: Array, *, rows: bool, couples: bool) -> tuple[Array, Array]:
+    """x: (batch, time, heads, features) as pairs by row, (batch, heads, time, padded / 2), and as couples of rows,
+    (batch, heads, time / 2, padded); only those asked for, the same array twice otherwise."""
+    batch, time, heads, d = x.shape
+    half = -(-time // 2)
+    pairs, padded = _padded(d)
+    empty, found = x.device.empty, []
+    if rows:
+        found.append(empty((batch * heads * time * pairs,), dtypes.float32))
+    if couples:
+        found.append(empty((batch * heads * half * padded,), dtypes.float32))
+    by_row, coupled = memory(found[0]), memory(found[-1])
+    _lay_out(batch * heads * half, _GRAIN_OUT, memory(x), by_row, coupled, heads, time, d, *x.strides, rows, couples)
+    return by_row, coupled
+
+
+def _padded(d: int) -> tuple[int, int]:
+    """Pairs of a row, and numbers of a coupled row, both in whole vectors."""
+    return -(-d // (2 * _LANES)) * _LANES, -(-d // _LANES) * _LANES
+
+
+@kernel
+def _lay_out(lo, hi, x, by_row, coupled, heads, time, d, xb, xt, xh, xd, rows, couples):
+    """Items: (batch, head, two rows)."""
+    half, w = (time + 1) // 2, width(by_row, VECTOR)
+    pairs, padded = (d + 2 * w - 1) // (2 * w) * w, (d + w - 1) // w * w
+    for item in range(lo, hi):
+        b, h, t = item // (half * heads), item // half % heads, item % half * 2
+        at = b * xb + h * xh + t * xt
+        both = t + 1 < time
+        if rows:
+            to = ((b * heads + h) * time + t) * pairs
+            pair_row(by_row, to, x, at, xd, d, 1.0)
+            if both:
+                pair_row(by_row, to + pairs, x, at + xt, xd, d, 1.0)
+        if couples:
+            couple_rows(coupled, item * padded, x, at, at + xt if both else at, xd, d, both)
+
+
+@inner
+def turn_pairs(x, turned, rows_at, y, y0, row, step, rows, d, factor):
+    """x[turned + i lanes + l] = the pair (factor y[l, 2 i], factor y[l, 2 i + 1]) of a block of queries, 0 in the lanes
+    from `rows` on; `rows_at`: room for the pairs by row."""
+    apart()
+    w, lanes = width(x, VECTOR), queries(x)
+    pairs = (d + 2 * w - 1) // (2 * w) * w
+    for l in range(rows):  # noqa: E741
+        pair_row(x, rows_at + l * pairs, y, y0 + l * row, step, d, factor)
+    fill(x, rows_at + rows * pairs, (lanes - rows) * pairs, 0)
+    for half in range(0, lanes, w):
+        for i in range(0, pairs, w):
+            vtranspose(x, turned + i * lanes + half, lanes, x, rows_at + half * pairs + i, pairs)
+
+
+@kernel
+def _forward(
+    lo, hi, q, k, v, o, lse, groups, kv_heads, tq, tk, d, qb, qt, qh, qd, causal, scale, dropout, low, high, counter
+):
+    """Items: (batch, key/value head, block of queries from the last, query head of the group). k by row, v coupled."""
+    heads, lanes, w = groups * kv_heads, queries(lse), width(lse, VECTOR)
+    blocks, size, half = (tq + lanes - 1) // lanes, max(1, min(tk, _KEYS)), (tk + 1) // 2
+    pairs, padded, summed = (d + 2 * w - 1) // (2 * w) * w, (d + w - 1) // w * w, (d + 1) // 2
+    new, one = np.int64(0), np.int64(1)  # for `product_pairs`: a literal would compile another one
+    drawn = keep_size(lse, size) if dropout > 0 else 0
+    scratch = np.empty((2 * pairs + d + size + 4) * lanes + drawn + 16, lse.dtype)
+    turned = aligned(scratch)
+    by_row = turned + pairs * lanes
+    out = by_row + pairs * lanes
+    s = out + d * lanes
+    numbers = s + (size + 1) * lanes
+    top, total = numbers + lanes, numbers + 2 * lanes
+    keep = total + lanes
+    for l in range(lanes):  # noqa: E741
+        scratch[numbers + l] = l
+    for item in range(lo, hi):
+        g, rest = item % groups, item // groups
+        block, rest = blocks - 1 - rest % blocks, rest // blocks
+        b, kv_head = rest // kv_heads, rest % kv_heads
+        h, i0 = kv_head * groups + g, block * lanes
+        rows = min(lanes, tq - i0)
+        seen = max(0, min(tk, i0 + rows + tk - tq)) if causal else tk
+        turn_pairs(scratch, turned, by_row, q, b * qb + i0 * qt + h * qh, qt, qd, rows, d, scale * _LOG2E)
+        fill(scratch, top, lanes, -np.inf)
+        fill(scratch, total, lanes, 0)
+        for first in range(0, seen, size):
+            n = min(size, seen - first)
+            # s = scale q k^T
+            at = (rest * tk + first) * pairs
+            product_pairs(scratch, s, lanes, k, at, pairs, one, scratch, turned, lanes, n, lanes, summed, new)
+            if causal:
+                hide(scratch, s, first - i0 - tk + tq, n, numbers, -np.inf)
+            if dropout > 0:
+                word = counter + ((b * heads + h) * tq + i0) * tk + first
+                fill_keep(scratch, keep, low, high, word, tk, rows, n, dropout)
+            _soften(scratch, s, n, top, total, out, d if first > 0 else 0, keep, dropout > 0)
+            # o += p v
+            at = (rest * half + first // 2) * padded
+            product_pairs(
+                scratch, out, lanes, v, at, one, padded, scratch, s, lanes, d, lanes, (n + 1) // 2, np.int64(first)
+            )
+        # o /= total
+        finish(scratch, out, top, total, lse, (b * heads + h) * tq + i0, rows, d if seen > 0 else 0)
+        if seen == 0:
+            fill(scratch, out, d * lanes, 0)
+        turn_out(o, ((b * tq + i0) * heads + h) * d, heads * d, scratch, out, rows, d)
+
+
+@inner
+def _soften(x, s, n, top, total, out, d, keep, drop):
+    """As in `attention`, after which the n rows of s hold (n + 1) // 2 rows of pairs of m 2**(s - top) instead."""
+    apart()
+    w, lanes = width(x, VECTOR), queries(x)
+    fill(x, s + n * lanes, lanes, -np.inf)  # beside the last row of an odd number
+    for half in range(0, lanes, w):
+        old = highest = vload(x, top + half)
+        for at in range(s + half, s + half + n * lanes, lanes):
+            highest = vmax(vload(x, at), highest)
+        vstore(x, top + half, highest)
+        highest = vbelow(highest, vsplat(x, _LOWEST), vsplat(x, 0), highest)
+        shrink = vexp2(old - highest)
+        total_now = vload(x, total + half) * shrink
+        for r in range(0, n, 2):
+            at = s + r * lanes + half
+            first, second = vexp2(vload(x, at) - highest), vexp2(vload(x, at + lanes) - highest)
+            total_now = total_now + first + second
+            if drop:
+                first = first * vload(x, keep + r * lanes + half)
+                if r + 1 < n:
+                    second = second * vload(x, keep + (r + 1) * lanes + half)
+            vstore(x, s + r // 2 * lanes + half, vcouple(first, second))
+        vstore(x, total + half, total_now)
+        for at in range(out + half, out + half + d * lanes, lanes):
+            vstore(x, at, vload(x, at) * shrink)

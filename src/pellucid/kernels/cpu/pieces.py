@@ -1,0 +1,31 @@
+"""Many arrays as the items of one launch: each is cut into pieces of at most GRAIN elements, small ones are one piece.
+
+Pieces depend on shapes alone, so what is computed from them does not change with the number of threads.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from operator import attrgetter
+
+from ...base.shapes import Shape
+from ...device import Array
+from .elementwise import GRAIN, words
+
+_FEW = 4  # pieces that one thread does while another would wake up
+
+shape_of = attrgetter("shape")
+
+
+@lru_cache(256)
+def pieces(shapes: tuple[Shape, ...]) -> tuple[int, int, Array]:
+    """The pieces of arrays of these shapes: how many, how many make a chunk, and a table of int64 with number of the
+    array, first element, last element + 1 for each."""
+    found: list[int] = []
+    for number, shape in enumerate(shapes):
+        n = prod(shape)
+        for first in range(0, n, GRAIN):
+            found += [number, first, min(first + GRAIN, n)]
+    items = len(found) // 3
+    return items, _FEW + 1 if items <= _FEW else 1, words(found)
