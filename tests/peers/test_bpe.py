@@ -260,6 +260,13 @@ def test_characters_as_symbols(fallback: str, mark: str, hub_characters: str, tm
     ours, theirs = load_tokenizer(path), tokenizers.Tokenizer.from_file(str(path))
     texts = [*TEXTS, "▁a ▁▁b▁ c", "<s> a<s>b", *scalar_texts(97)]
     same_ids(ours.encode_batch(texts, allowed_special="all"), hub_ids(theirs, texts), texts)
+    # The first files of Llama look for special tokens in normalised text.
+    for token in content["added_tokens"]:
+        token["normalized"] = True
+    path.write_text(json.dumps(content), encoding="utf-8")
+    ours, theirs = load_tokenizer(path), tokenizers.Tokenizer.from_file(str(path))
+    texts = ["<s> a<s>b", "<s>", "x <s><s> <unk> y", "<s><unk>z<s>", *TEXTS[:100]]
+    same_ids(ours.encode_batch(texts, allowed_special="all"), hub_ids(theirs, texts), texts)
 
 
 @pytest.mark.parametrize("words", [False, True], ids=["spaces kept", "spaces collapsed"])
