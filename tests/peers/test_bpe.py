@@ -260,6 +260,40 @@ def test_characters_as_symbols(fallback: str, mark: str, hub_characters: str, tm
     ours, theirs = load_tokenizer(path), tokenizers.Tokenizer.from_file(str(path))
     texts = [*TEXTS, "▁a ▁▁b▁ c", "<s> a<s>b", *scalar_texts(97)]
     same_ids(ours.encode_batch(texts, allowed_special="all"), hub_ids(theirs, texts), texts)
+    # The first files of Llama look for special tokens in normalised text.
+    for token in content["added_tokens"]:
+        token["normalized"] = True
+    path.write_text(json.dumps(content), encoding="utf-8")
+    ours, theirs = load_tokenizer(path), tokenizers.Tokenizer.from_file(str(path))
+    texts = ["<s> a<s>b", "<s>", "x <s><s> <unk> y", "<s><unk>z<s>", *TEXTS[:100]]
+    same_ids(ours.encode_batch(texts, allowed_special="all"), hub_ids(theirs, texts), texts)
+
+
+@pytest.mark.parametrize("words", [False, True], ids=["spaces kept", "spaces collapsed"])
+def test_unigram_in_a_tokenizer_json(words: bool, corpus: list[str], tmp_path: Path) -> None:
+    """As T5 has it: U+2581 for spaces, <unk> for what no piece covers, </s> behind the text."""
+    made = tokenizers.Tokenizer(tokenizers.models.Unigram())
+    space = tokenizers.pre_tokenizers.Metaspace()
+    split = tokenizers.pre_tokenizers.WhitespaceSplit()
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, space]) if words else space
+    made.normalizer = tokenizers.normalizers.NFC()
+    made.decoder = tokenizers.decoders.Metaspace()
+    trainer = tokenizers.trainers.UnigramTrainer(
+        vocab_size=600, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False
+    )
+    made.train_from_iterator(corpus[:400], trainer)
+    made.post_processor = tokenizers.processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    made.save(str(tmp_path / "tokenizer.json"))
+    ours, theirs = (
+        load_tokenizer(tmp_path / "tokenizer.json"),
+        tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")),
+    )
+    texts = [*TEXTS, "▁a ▁▁b▁ c", "</s> a</s>b", *scalar_texts(97)]
+    same_ids(ours.encode_batch(texts, allowed_special="all"), hub_ids(theirs, texts), texts)
+    assert ours.to_json()["post_processor"]["single"][-1] == {"SpecialToken": {"id": "</s>", "type_id": 0}}
+    ours.save(tmp_path / "again.json")
+    again = tokenizers.Tokenizer.from_file(str(tmp_path / "again.json"))
+    assert hub_ids(again, texts[:300]) == hub_ids(theirs, texts[:300])
 
 
 def test_merges_of_ranks(corpus: list[str], tmp_path: Path) -> None:

@@ -68,6 +68,22 @@ def test_the_oldest_layout(tmp_path: Path) -> None:
     assert load_tokenizer(written(pairs, tmp_path)).encode("abcab dé!!").tolist() == [6, 5, 7, 3, 4, 7]
 
 
+def test_tokens_in_normalised_text(tmp_path: Path) -> None:
+    content = vocabulary()
+    content["normalizer"] = {"type": "Lowercase"}
+    flags = {"special": True, "normalized": True}
+    content["added_tokens"] = [{"id": 8, "content": "<S>", **flags}, {"id": 9, "content": "<R>", "special": True}]
+    loaded = load_tokenizer(written(content, tmp_path))
+    assert loaded.encode("AB<s>ab<r><R>", allowed_special="all").tolist() == [5, 8, 5, 7, 7, 7, 9]
+    assert loaded.encode("a<S>b", allowed_special=["<S>"]).tolist() == [0, 8, 1]
+    assert loaded.encode("a<S>b").tolist() == [0, 7, 7, 7, 1]
+    batch = loaded.encode_batch(["", "<s>", "ab<R>"], allowed_special="all")
+    assert [ids.tolist() for ids in batch] == [[], [8], [5, 9]]
+    with pytest.raises(DataError) as refused:
+        loaded.encode_offsets("a", allowed_special="all")
+    assert str(refused.value) == "BPETokenizer.encode_offsets: tokens that are looked for in normalised text"
+
+
 def test_unigram_models_are_read_and_written(tmp_path: Path) -> None:
     pieces = [["<unk>", 0.0], ["▁", -2.0], ["a", -1.5], ["b", -1.5], ["▁ab", -2.5], ["<s>", 0.0]]
     added = {"id": 5, "content": "<s>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
@@ -273,10 +289,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "single word": (
         changed(added_tokens=[{"id": 8, "content": "x", "single_word": True}]),
         "added_tokens: single_word is not supported; got 'x'",
-    ),
-    "normalised": (
-        changed(added_tokens=[{"id": 8, "content": "x", "normalized": True}], normalizer={"type": "NFC"}),
-        "BPETokenizer: tokens that are looked for in normalised text, with a normaliser; got 'x'",
     ),
     "normaliser": (
         changed(normalizer={"type": "BertNormalizer"}),

@@ -7,7 +7,8 @@ worker pool. Decoding knows nothing of words: every id stands for its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from .batch import IdBatch, character_offsets, utf8, utf8_batch
 from .hub_write import content_of
 from .normalize import Lowercase, Persian, Prepend, StripAccents, UnicodeForm
 from .parts import Parts
-from .special import AddedToken
+from .special import AddedToken, SpecialTokens
 from .started import StartedTokenizer
 from .unigram import UnigramModel
 
@@ -42,10 +43,46 @@ class PipelineTokenizer(StartedTokenizer):
         self._meanings = parts.meanings(added)
         # Behind a special token nothing is put before a text that "first" keeps for the very beginning.
         self._position_matters = parts.pretokenizer.mark_before == "first"
-        where = type(self).__name__
-        if parts.normalizer and any(token.normalized for token in added):
-            names = ", ".join(repr(t.content) for t in added if t.normalized)
-            raise DataError(where, "tokens that are looked for in normalised text, with a normaliser", got=names)
+        self._late_names, self._late = self._normalized(added)
+
+    def _normalized(self, added: Sequence[AddedToken]) -> tuple[dict[str, str], SpecialTokens | None]:
+        """The tokens that are looked for in normalised text: by their names, what they look like there."""
+        normalizer = self.parts.normalizer
+        if not normalizer or not any(token.normalized for token in added):
+            return {}, None
+        names = {token.content: normalizer(token.content) for token in added if token.normalized}
+        tokens = [replace(t, content=names[t.content], normalized=False) for t in added if t.normalized]
+        return names, SpecialTokens(type(self).__name__, tokens, self.vocab_size)
+
+    def encode(self, text: str, *, allowed_special: str | Collection[str] = ()) -> np.ndarray:
+        allowed = self._added.allowed(allowed_special)
+        if self._late is None or allowed.isdisjoint(self._late_names):
+            return super().encode(text, allowed_special=allowed_special)
+        late = frozenset(self._late_names[name] for name in allowed if name in self._late_names)
+        parts = [np.empty(0, np.uint32)]
+        for begin, end, number in self._added.cut(text, allowed.difference(self._late_names)):
+            if number is not None:
+                parts.append(np.array([number], np.uint32))
+                continue
+            # These names stand in what the normaliser makes of the text between the others.
+            normal = self.parts.normalizer(text[begin:end])
+            for b, e, inner in self._late.cut(normal, late):
+                first = begin == 0 and b == 0
+                found = self._words_of([normal[b:e]], first=first)[0] if inner is None else np.array([inner], np.uint32)
+                parts.append(found)
+        return np.concatenate(parts)
+
+    def encode_batch(self, texts: Sequence[str], *, allowed_special: str | Collection[str] = ()) -> IdBatch:
+        if self._late is None or self._added.allowed(allowed_special).isdisjoint(self._late_names):
+            return super().encode_batch(texts, allowed_special=allowed_special)
+        return IdBatch.of([self.encode(text, allowed_special=allowed_special) for text in texts])
+
+    def encode_offsets(
+        self, text: str, *, allowed_special: str | Collection[str] = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if not self._added.allowed(allowed_special).isdisjoint(self._late_names):
+            raise DataError(f"{type(self).__name__}.encode_offsets", "tokens that are looked for in normalised text")
+        return super().encode_offsets(text, allowed_special=allowed_special)
 
     @property
     def added(self) -> Mapping[str, AddedToken]:
@@ -72,16 +109,16 @@ class PipelineTokenizer(StartedTokenizer):
     def _encode_batch(self, texts: Sequence[str]) -> IdBatch:
         return self._run(texts, first=True)
 
-    def _prepared(self, texts: Sequence[str], first: bool) -> Sequence[str]:
-        normalizer, pretokenizer = self.parts.normalizer, self.parts.pretokenizer
-        if normalizer:
-            texts = [normalizer(text) for text in texts]
+    def _run(self, texts: Sequence[str], *, first: bool) -> IdBatch:
+        normalizer = self.parts.normalizer
+        return self._words_of([normalizer(text) for text in texts] if normalizer else texts, first=first)
+
+    def _words_of(self, texts: Sequence[str], *, first: bool) -> IdBatch:
+        """Ids of normalised texts."""
+        pretokenizer = self.parts.pretokenizer
         if pretokenizer.rewrites:
             texts = [pretokenizer.rewrite(text, first=first) for text in texts]
-        return texts
-
-    def _run(self, texts: Sequence[str], *, first: bool) -> IdBatch:
-        data, starts = utf8_batch(self._prepared(texts, first), f"{type(self).__name__}.encode")
+        data, starts = utf8_batch(texts, f"{type(self).__name__}.encode")
         words = self.parts.pretokenizer.cut(data, starts)
         ids, id_starts = self.parts.model.encode_words(words.data, words.starts)
         return IdBatch(ids, id_starts[words.firsts])
