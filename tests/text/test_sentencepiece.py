@@ -19,6 +19,8 @@ from pellucid.text import (
     load_tokenizer,
     read_llama2c_vocabulary,
     read_sentencepiece,
+    sentencepiece,
+    sentencepiece_tokenizer,
 )
 from pellucid.text.sentencepiece import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, byte_name
 
@@ -205,12 +207,27 @@ def test_a_long_word_takes_linear_time() -> None:
 
 
 def test_too_large_a_vocabulary() -> None:
+    for model in ("unigram", "bpe"):
+        longest = [*PIECES, ("a" * 4095, -1.0, NORMAL)]
+        tokenizer = SentencePieceTokenizer(vocabulary(model, pieces=longest, add_dummy_prefix=False))
+        assert len(tokenizer.encode("a" * 4095)) == (1 if model == "unigram" else 4095)
+        with pytest.raises(DataError) as refused:
+            vocabulary(model, pieces=[*PIECES, ("a" * 4096, -1.0, NORMAL)])
+        where = "SentencePieceVocabulary: piece 12 is too long"
+        assert str(refused.value) == f"{where}; got 4096 characters, expected at most 4095 bytes"
+
+
+def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentencepiece_tokenizer, "_LONGEST_WORD", 6)
+    tokenizer = SentencePieceTokenizer(vocabulary("bpe"))
     with pytest.raises(DataError) as refused:
-        SentencePieceTokenizer(vocabulary("bpe", pieces=[*PIECES, ("a" * 4096, -1.0, NORMAL)]))
-    assert str(refused.value) == (
-        "SentencePieceTokenizer: too large a vocabulary; got 13 pieces of up to 4096 bytes, "
-        "expected at most 2097152 of 4095 bytes"
-    )
+        tokenizer.encode("abc")
+    where = "SentencePieceTokenizer.encode"
+    assert str(refused.value) == f"{where}: too long a word; got 6 bytes, expected less than 6"
+    monkeypatch.setattr(sentencepiece, "_MOST_PIECES", 5)
+    with pytest.raises(DataError) as refused:
+        vocabulary()
+    assert str(refused.value) == "SentencePieceVocabulary: too many pieces; got 12, expected at most 5"
 
 
 def test_decoding() -> None:

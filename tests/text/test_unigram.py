@@ -13,6 +13,7 @@ import pytest
 from pellucid.base.errors import ConfigError, DataError
 from pellucid.base.rng import Generator
 from pellucid.device import pool
+from pellucid.text import unigram
 from pellucid.text.unigram import UNKNOWN_PENALTY, UnigramModel
 
 ALPHABET = "abcdیه‌🙂"
@@ -247,6 +248,14 @@ def test_no_text_and_long_text() -> None:
     assert model.n_best(b"", 2) == [([], 0.0)]
 
 
+def test_too_large_a_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unigram, "_MOST_BYTES", 4)
+    UnigramModel([b"ab", b"cd"], np.zeros(2), byte_fallback=False, unk_id=None)
+    with pytest.raises(DataError) as refused:
+        UnigramModel([b"ab", b"cde"], np.zeros(2), byte_fallback=False, unk_id=None)
+    assert str(refused.value) == "UnigramModel: too large a vocabulary; got 5 bytes, expected at most 4"
+
+
 def test_bad_models() -> None:
     def refused(message: str, pieces: list[bytes], scores: list[float], **options: object) -> None:
         with pytest.raises(DataError) as error:
@@ -256,6 +265,8 @@ def test_bad_models() -> None:
     refused("UnigramModel: no pieces", [], [])
     refused("UnigramModel: not a score for each piece; got (1,), expected (2,)", [b"a", b"b"], [0.0])
     refused("UnigramModel: the same piece twice; got b'a' as 0 and 2", [b"a", b"b", b"a"], [0.0, 0.0, 0.0])
+    long = [bytes([byte]) * 4096 for byte in range(2)]
+    refused("UnigramModel: piece 0 is too long; got 4096 bytes, expected at most 4095", long, [0.0, 0.0])
     refused("UnigramModel: piece 1 is empty", [b"a", b""], [0.0, 0.0])
     refused("UnigramModel: the score of piece 1 is no finite number; got nan", [b"a", b"b"], [0.0, math.nan])
     refused("UnigramModel: an unknown piece outside the vocabulary; got 1, expected below 1", [b"a"], [0.0], unk_id=1)

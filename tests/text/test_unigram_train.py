@@ -9,6 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from pellucid.base.errors import DataError
+from pellucid.text import unigram_train
 from pellucid.text.native import compiled, shared
 from pellucid.text.unigram_train import (
     UnigramTrainer,
@@ -145,6 +147,17 @@ def test_rare_characters_get_no_piece() -> None:
     assert {" ", "a", "b"} <= set(pieces)
     assert not any("Z" in piece for piece in pieces)
     assert UnigramTrainer(texts, UnigramTraining(character_coverage=1.0)).alphabet == " Zab"
+
+
+def test_too_many_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unigram_train, "_MOST_BYTES", 5)
+    assert UnigramTrainer(["ab ab"], UnigramTraining()).alphabet == " ab"
+    with pytest.raises(DataError) as refused:
+        UnigramTrainer(["ab abc"], UnigramTraining())
+    assert str(refused.value) == (
+        "UnigramTokenizer.train: too many distinct words; got 7 bytes, expected at most 5. "
+        "hint: train on a sample of the texts"
+    )
 
 
 def test_scores_are_those_of_the_last_expected_counts() -> None:

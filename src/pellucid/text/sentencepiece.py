@@ -19,7 +19,7 @@ from ..base.errors import DataError
 from ..base.files import StrPath, reading
 from .charsmap import CharsMap
 from .protobuf import Field, block, fields, integer, single, text
-from .unigram import is_score
+from .unigram import LONGEST_PIECE, is_score
 
 #: Types of a piece.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -27,6 +27,7 @@ UNIGRAM, BPE = 1, 2
 _MODELS = {UNIGRAM: "unigram", BPE: "bpe", 3: "word", 4: "char"}
 _SPACE = "▁"
 _LARGEST = 1 << 28  # bytes of a file
+_MOST_PIECES = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,14 @@ class SentencePieceVocabulary:
             raise DataError(where, "a kind of model that is not supported", got=self.model, expected="unigram or bpe")
         if not n or len(self.scores) != n or len(self.types) != n:
             raise DataError(where, "not a score and a type for each piece", got=f"{n} pieces")
+        if n > _MOST_PIECES:
+            raise DataError(where, "too many pieces", got=n, expected=f"at most {_MOST_PIECES}")
         for i, (piece, score, kind) in enumerate(zip(self.pieces, self.scores, self.types, strict=True)):
             if not isinstance(piece, str) or not piece or "\0" in piece:
                 raise DataError(where, f"piece {i} is no piece", got=repr(piece))
+            if len(piece.encode("utf-8", "surrogatepass")) > LONGEST_PIECE:
+                got = f"{len(piece)} characters"
+                raise DataError(where, f"piece {i} is too long", got=got, expected=f"at most {LONGEST_PIECE} bytes")
             if not is_score(score):
                 raise DataError(where, f"the score of piece {i} is no finite number", got=repr(score))
             if kind not in range(NORMAL, BYTE + 1) or isinstance(kind, bool):

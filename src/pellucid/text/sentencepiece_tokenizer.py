@@ -42,8 +42,9 @@ _MARK = np.frombuffer(_SPACE.encode(), np.uint8)
 _SPACES = re.compile("  +")
 _INNER = re.compile(f"[^{_SPACE}]{_SPACE}")
 _CHUNK = 1 << 17  # bytes of text one worker takes at a time
-# What the keys of the compiled loop have room for (`compiled/sentencepiece_bpe.py`).
-_LONGEST_WORD, _LONGEST_PIECE, _MOST_PIECES = 1 << 30, (1 << 12) - 1, 1 << 21
+# What the keys of the compiled loop have room for (`compiled/sentencepiece_bpe.py`); a vocabulary's own size is bounded
+# where it is read.
+_LONGEST_WORD = 1 << 30
 _KEYS = {
     "type": (str,),
     "version": (int,),
@@ -73,12 +74,6 @@ class SentencePieceTokenizer(StartedTokenizer):
     def __init__(self, vocabulary: SentencePieceVocabulary) -> None:
         self.vocabulary = vocabulary
         super().__init__(len(vocabulary.pieces), {vocabulary.pieces[i]: i for i in vocabulary.ids(CONTROL)})
-        if vocabulary.model == "bpe":
-            longest = max(len(piece.encode("utf-8")) for piece in vocabulary.pieces)
-            if longest > _LONGEST_PIECE or len(vocabulary.pieces) > _MOST_PIECES:
-                got = f"{len(vocabulary.pieces)} pieces of up to {longest} bytes"
-                expected = f"at most {_MOST_PIECES} of {_LONGEST_PIECE} bytes"
-                raise DataError("SentencePieceTokenizer", "too large a vocabulary", got=got, expected=expected)
         self._bytes_of = [self._spelled(i) for i in range(len(vocabulary.pieces))]
 
     @classmethod

@@ -28,6 +28,9 @@ from .words import chunks_of, joined
 
 #: How far the score of the unknown piece lies below the smallest score of the vocabulary (SentencePiece's choice).
 UNKNOWN_PENALTY = 10.0
+#: Bytes of a piece: the work for every character of a text is bounded by it.
+LONGEST_PIECE = (1 << 12) - 1
+_MOST_BYTES = 1 << 26  # of all pieces; a million of them takes a sixth
 _LARGEST_SCORE = 1e38
 _CHUNK = 1 << 15  # bytes of text that one worker takes at a time
 
@@ -95,6 +98,12 @@ class UnigramModel:
                 raise DataError(where, f"piece {i} is empty")
             if seen.setdefault(piece, i) != i:
                 raise DataError(where, "the same piece twice", got=f"{piece!r} as {seen[piece]} and {i}")
+            if len(piece) > LONGEST_PIECE:
+                raise DataError(
+                    where, f"piece {i} is too long", got=f"{len(piece)} bytes", expected=f"at most {LONGEST_PIECE}"
+                )
+        if (total := sum(map(len, seen))) > _MOST_BYTES:
+            raise DataError(where, "too large a vocabulary", got=f"{total} bytes", expected=f"at most {_MOST_BYTES}")
         self._places = seen
 
     @property

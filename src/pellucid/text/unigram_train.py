@@ -26,6 +26,7 @@ _SHRINK = 0.75  # share of the pieces that a round of pruning keeps
 _ROOM = 1.1  # pruning stops this far above the size; the pieces of the smallest probability go last
 _RARE = 0.5  # a piece that is expected less often goes
 _BLOCKS = 16  # partial sums of expected counts: as many workers can share the E step
+_MOST_BYTES = 1 << 29  # of distinct words: places in them are numbered in 32 bits
 _LONGEST_WORD = 512  # bytes; a longer one is cut for training
 
 
@@ -64,7 +65,16 @@ class UnigramTrainer:
         if not counted:
             raise DataError("UnigramTokenizer.train", "no text", hint="give at least one character")
         self.alphabet, rare = _alphabet(counted, options.character_coverage)
-        self._corpus = _Corpus(_without(counted, rare))
+        words = _without(counted, rare)
+        if (size := sum(map(len, words))) > _MOST_BYTES:
+            raise DataError(
+                "UnigramTokenizer.train",
+                "too many distinct words",
+                got=f"{size} bytes",
+                expected=f"at most {_MOST_BYTES}",
+                hint="train on a sample of the texts",
+            )
+        self._corpus = _Corpus(words)
 
     def train(self, vocab_size: int, others: int) -> list[tuple[bytes, float]]:
         """The pieces of a vocabulary that has `others` besides, and their scores, in descending order of the scores.
