@@ -61,8 +61,14 @@ class Linear(Module):
         if isinstance(self.weight, HeldMatrix):
             y = self.weight.linear(x, self.bias, operand_dtype=self.operand_dtype)
             return y if residual is None else y + residual
-        how = {"operand_dtype": self.operand_dtype, "result_dtype": self.result_dtype}
-        return linear(x, self.weight, self.bias, residual=residual, **how)
+        return linear(
+            x,
+            self.weight,
+            self.bias,
+            residual=residual,
+            operand_dtype=self.operand_dtype,
+            result_dtype=self.result_dtype,
+        )
 
 
 def lay_out_together(layers: Sequence[Linear]) -> None:

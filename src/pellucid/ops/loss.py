@@ -104,7 +104,8 @@ def lm_head_loss(
 def mse_loss(x: Tensor, target: Tensor) -> Tensor:
     """y = mean((x - target)**2), shape (); the two broadcast. Raises ShapeError where they do not, or are empty."""
     x, target = pair("mse_loss", x, target)
-    x, target = floats("mse_loss", x), floats("mse_loss", target)
+    if not x.array.dtype.is_float:  # and so neither is target's
+        x, target = floats("mse_loss", x), floats("mse_loss", target)
     shape, other = x.array.shape, target.array.shape
     if 0 in (shape if shape == other else shapes.broadcast(shape, other, where="mse_loss")):
         raise ShapeError("mse_loss", "nothing to average", got=f"{x.shape} and {target.shape}")

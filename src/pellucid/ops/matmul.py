@@ -126,6 +126,6 @@ def linear(
     if residual is not None and residual.shape != (*x.shape[:-1], shape[0]):
         expected = (*x.shape[:-1], shape[0])
         raise ShapeError("linear", "residual does not fit the result", got=residual.shape, expected=expected)
-    if operand_dtype is None:  # with it the product itself rounds both to one dtype
+    if operand_dtype is None and x.array.dtype is not weight.array.dtype:  # with it the product rounds both itself
         x, weight = pair("linear", x, weight)
     return Linear.apply(x, weight, bias, residual, operand_dtype=operand_dtype, result_dtype=result_dtype)
