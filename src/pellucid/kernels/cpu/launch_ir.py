@@ -414,7 +414,14 @@ def native_launch() -> int:
     made = Array(cpu.allocate(1), (1,), dtypes.uint8, (1,), 0)
     buffer, dtype, offset = slots(made, "buffer", "dtype", "offset")
     address, device = slots(made.buffer, "address", "device")
-    places = {"ARRAY": id(Array), "BYTES": id(Buffer), "BUFFER": buffer, "DTYPE": dtype, "OFFSET": offset, "ADDRESS": address}
+    places = {
+        "ARRAY": id(Array),
+        "BYTES": id(Buffer),
+        "BUFFER": buffer,
+        "DTYPE": dtype,
+        "OFFSET": offset,
+        "ADDRESS": address,
+    }
     places |= {"DEVICE": device, "HOSTS": _hosts.buffer_info()[0]}
     sizes = {"ROW_HEAD": ROW_HEAD, "HEAD": HEAD, "MOST": MOST_ARGUMENTS, "BLOCK": 2 * MOST_ARGUMENTS + 2}
     sizes["LISTED"] = MOST_LISTED
