@@ -86,6 +86,25 @@ def test_trim(host: HostDevice) -> None:
     assert host.allocate(5000).nbytes == 5000
 
 
+def test_what_python_refuses_loses_no_block(host: HostDevice) -> None:
+    failing = pytest.importorskip("_testcapi", reason="this Python has no module to make its own allocations fail")
+    host.allocate(5000)
+    found = []
+    for allowed in range(4):
+        failing.set_nomemory(allowed, allowed + 1)
+        try:
+            made = host.allocate(5000)
+        except MemoryError:
+            made = None
+        finally:
+            failing.remove_mem_hooks()
+        found.append(made is not None)
+        del made
+        assert (host.bytes_in_use, host.bytes_cached) == (0, size_class(5000))
+    assert found[:2] == [False, False]
+    assert found[-1]
+
+
 def test_views_keep_the_block(host: HostDevice) -> None:
     array = host.empty((4, 5), dtypes.float32)
     row = array.select(0, 1)

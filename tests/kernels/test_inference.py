@@ -201,8 +201,9 @@ def test_what_does_not_fit() -> None:
     with pytest.raises(ShapeError, match="decode_layers: weights that do not lie as they should; got bfloat16"):
         decode_layers(x, mixed, position=0)
     short = replace(layers, cos=layers.cos.slice(0, 0, 19), sin=layers.sin.slice(0, 0, 19))
-    with pytest.raises(ShapeError, match="decode_layers: heads or tables that do not fit; got 4 and 2 heads of 10"):
-        decode_layers(x, short, position=0)
+    decode_layers(x, short, position=18)
+    with pytest.raises(ShapeError, match=r"no place for this token; got \(40,\) at 19, expected \(40,\) at 0 to 18"):
+        decode_layers(x, short, position=19)
     with pytest.raises(ShapeError) as caught:
         held_linear(array(np.ones((1, 3))), array(np.ones((2, 4))), None, None, operand_dtype=None)
     assert str(caught.value) == (

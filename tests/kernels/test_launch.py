@@ -3,7 +3,9 @@ number of threads."""
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
 import threading
 
 import numba
@@ -305,6 +307,44 @@ def test_memory_of_another_device() -> None:
     array = Elsewhere().empty((7,), dtypes.float32)  # type: ignore[abstract]
     with pytest.raises(KernelError, match="copy: an array that is not in host memory; got argument 0 on Device"):
         copy(7, 7, array, array)
+
+
+def _emptied(name: str) -> Array:
+    """An Array one of whose slots, or of its Buffer, was deleted."""
+    array = up(np.zeros(3))
+    delattr(array if name in Array.__slots__ else array.buffer, name)
+    return array
+
+
+def test_an_array_that_holds_no_place() -> None:
+    x = up(np.zeros(3))
+    copy(3, 3, x, x)
+    nine = 1 << 70
+    wrong = [_emptied(name) for name in ("buffer", "dtype", "offset", "address", "device")]
+    wrong += [Array(b, (3,), dtypes.float32, (1,), 0) for b in (object(), 3, None)]  # type: ignore[arg-type]
+    wrong += [Array(x.buffer, (3,), dtypes.float32, (1,), o) for o in (1.0, None, nine, -1)]  # type: ignore[arg-type]
+    wrong += [Array(Buffer(cpu, a, 12, None), (3,), dtypes.float32) for a in (None, nine, -1)]  # type: ignore[arg-type]
+    wrong.append(Array(x.buffer, (3,), "float32"))  # type: ignore[arg-type]
+    for array in wrong:
+        for argument in (array, [array], [x, array]):
+            with pytest.raises(KernelError, match="copy: an array that holds no place in memory; got argument 1"):
+                copy(3, 3, x, argument)
+    copy(3, 3, x, Array(x.buffer, (3,), dtypes.float32, (1,), np.int64(0)))  # type: ignore[arg-type]
+
+
+def test_refused_launches_leave_the_references_of_their_arguments() -> None:
+    x, array = up(np.zeros(3)), _emptied("offset")
+    things = [x, x.buffer, array, array.buffer, "text", np.float32(1), 1 << 70, [x, None], cpu, Array]
+    before = [sys.getrefcount(thing) for thing in things]
+    for _ in range(50):
+        for thing in things[2:]:
+            with pytest.raises(KernelError):
+                copy(3, 3, x, thing)  # type: ignore[arg-type]
+            with pytest.raises(KernelError):
+                copy(3, thing, x, x)  # type: ignore[arg-type]
+    gc.collect()
+    after = [sys.getrefcount(thing) for thing in things]
+    assert [thing for thing, a, b in zip(things, after, before, strict=True) if abs(a - b) > 9] == []
 
 
 def test_does_not_compile() -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pellucid.base.errors import ConfigError, ShapeError
+from pellucid.base.dtypes import bfloat16
+from pellucid.base.errors import ConfigError, DataError, DTypeError, ShapeError
 from pellucid.base.rng import Generator
 from pellucid.checkpoint import load_into, write_tensors
 from pellucid.device import pool
 from pellucid.generate import Sampler, generate
 from pellucid.models import TransformerConfig, TransformerLM
-from pellucid.nn import HeldMatrix
+from pellucid.nn import HeldMatrix, KVCache
 from pellucid.ops import tensor
 from pellucid.ops.held import dequantize, quantize
 from pellucid.optim import AdamW
-from pellucid.tape import no_grad
+from pellucid.tape import Parameter, no_grad
 
 MODELS = {
     "llama": {"n_kv_heads": 2},
@@ -128,6 +131,79 @@ def test_full_caches_are_refused_and_stay() -> None:
         with pytest.raises(ShapeError, match="KVCache: the context is full; got 3 positions, expected at most 2"):
             model.forward_cached([3], caches)
     assert [cache.length for cache in caches] == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_caches_that_do_not_fit_are_refused_and_stay(name: str) -> None:
+    model = build(name)
+    with no_grad():
+        for batch, ids in ((2, ids_of(1, 1)), (2, ids_of(1, 3)), (2, ids_of(3, 3)), (1, ids_of(2, 1))):
+            caches = model.new_caches(batch=batch)
+            with pytest.raises(ShapeError, match=f"the filled positions of a cache don't fit; got 0 of {batch}"):
+                model.forward_cached(ids, caches)
+            assert [cache.length for cache in caches] == [0, 0]
+        caches = model.new_caches()
+        model.forward_cached([1, 2], caches)
+        caches[1].truncate(1)
+        with pytest.raises(ShapeError, match="don't fit; got 1 of 1 texts, expected 2 of 1"):
+            model.forward_cached([3], caches)
+        narrow = [KVCache(1, 32, c.kv_heads, c.head_width, dtype=bfloat16) for c in [model.config] * 2]
+        for ids in ([1], [1, 2]):
+            with pytest.raises(DTypeError, match="forward_cached: keys and values are kept in float32; got bfloat16"):
+                model.forward_cached(ids, narrow)
+        assert [cache.length for cache in (*caches, *narrow)] == [2, 1, 0, 0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_caches_with_more_room_than_the_context(name: str) -> None:
+    model, ids = build(name), ids_of(32)
+    with no_grad():
+        found = []
+        for capacity in (None, 33, 100):
+            caches = model.new_caches(capacity=capacity)
+            found.append(np.concatenate([model.forward_cached([i], caches).numpy() for i in ids]).tobytes())
+            with pytest.raises(DataError, match="longer than the context"):
+                model.forward_cached([1], caches)
+        assert found[0] == found[1] == found[2]
+
+
+def test_a_step_follows_exchanged_caches_and_norms() -> None:
+    def last(model: TransformerLM, caches: list[KVCache]) -> np.ndarray:
+        return model.forward_cached([2], caches).numpy().copy()
+
+    model = build()
+    with no_grad():
+        one, two = model.new_caches(), model.new_caches()
+        for caches in (one, two):
+            model.forward_cached([1], caches)
+        wanted, kept = last(model, one), two[1].keys
+        mixed = [one[0], two[1]]
+        one[0].truncate(1)
+        assert last(model, mixed).tobytes() == wanted.tobytes()
+        assert (two[1].length, two[1].keys) == (2, kept)
+        np.testing.assert_array_equal(*(tensor_of(c.keys.slice(1, 1, 2)) for c in (one[1], two[1])))
+        norm = model.model.layers[1].input_layernorm
+        norm.weight = Parameter(norm.weight * 2 + 1)
+        for cache in mixed:
+            cache.truncate(1)
+        assert np.abs(last(model, mixed) - wanted).max() > 1e-3
+
+
+def test_a_copy_of_a_model_is_another_model() -> None:
+    model = build()
+    with no_grad():
+        caches = model.new_caches()
+        wanted = [model.forward_cached([i], caches).numpy().copy() for i in (1, 2)]
+        for made in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert made.head_weight is made.model.embed_tokens.weight
+            for cache in caches:
+                cache.truncate(0)
+            for i, before in zip((1, 2), wanted, strict=True):
+                np.testing.assert_array_equal(made.forward_cached([i], caches).numpy(), before)
+            made.quantize()
+            other = copy.deepcopy(made)
+            np.testing.assert_array_equal(logits(other, ids_of(5)), logits(made, ids_of(5)))
+    assert model.weights_dtype.name == "float32"
 
 
 def test_weights_exchanged_after_a_step_are_used() -> None:

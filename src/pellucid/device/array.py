@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..base import shapes
 from ..base.dtypes import DType
@@ -132,5 +134,13 @@ class Array:
         strides = (*self.strides[:axis], 0, *self.strides[axis:])
         return Array(self.buffer, shape, self.dtype, strides, self.offset)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A copy, and what is unpickled, is memory of its own: an address means nothing anywhere else.
+        return _uploaded, (self.device.download(self), self.dtype, self.device)
+
     def __repr__(self) -> str:
         return f"Array(shape={self.shape}, dtype={self.dtype.name}, device={self.device.name!r})"
+
+
+def _uploaded(host: np.ndarray[Any, Any], dtype: DType, device: Device) -> Array:
+    return device.upload(host, dtype)

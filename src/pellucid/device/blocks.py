@@ -109,8 +109,7 @@ head:
   ret ptr %block
 }
 
-define internal void @give_back(ptr %capsule) {
-  %memory = call ptr @PyCapsule_GetPointer(ptr %capsule, ptr null)
+define internal void @put_back(ptr %memory) {
   %block = getelementptr i8, ptr %memory, i64 -64
   %size = load i64, ptr %block
   %owner = getelementptr ptr, ptr %block, i64 1
@@ -137,6 +136,12 @@ list:
   %link = getelementptr ptr, ptr %block, i64 2
   store ptr %next, ptr %link
   store ptr %block, ptr %first
+  ret void
+}
+
+define internal void @give_back(ptr %capsule) {
+  %memory = call ptr @PyCapsule_GetPointer(ptr %capsule, ptr null)
+  call void @put_back(ptr %memory)
   ret void
 }
 
@@ -224,7 +229,8 @@ own:
   %capsule = call ptr @PyCapsule_New(ptr %memory, ptr null, ptr @give_back)
   %unowned = icmp eq ptr %capsule, null
   br i1 %unowned, label %lost, label %make
-lost:
+lost:                     ; no memory for Python's own objects
+  call void @put_back(ptr %memory)
   ret ptr null
 make:
   %bits = ptrtoint ptr %memory to i64
@@ -234,7 +240,9 @@ make:
   %no.buffer = icmp eq ptr %buffer, null
   %no = or i1 %no.address, %no.buffer
   br i1 %no, label %undo, label %fill
-undo:
+undo:                     ; one of these is null, which is allowed
+  call void @Py_DecRef(ptr %buffer)
+  call void @Py_DecRef(ptr %address)
   call void @Py_DecRef(ptr %capsule)
   ret ptr null
 fill:

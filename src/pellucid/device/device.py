@@ -10,7 +10,7 @@ import importlib
 from abc import ABC, abstractmethod
 from functools import cached_property
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ class Buffer:
 
     def __init__(self, device: Device, address: int, nbytes: int, memory: object) -> None:
         self.device, self.address, self.nbytes, self.memory = device, address, nbytes, memory
+
+    def __reduce__(self) -> NoReturn:
+        raise DeviceError("Buffer", "memory can't be copied without a type", hint="copy the Array or the Tensor")
 
 
 def load(module: str) -> Any:
@@ -68,6 +71,12 @@ class Device(ABC):
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """A fresh uninitialised contiguous array."""
         return Array(self.allocate(prod(shape) * dtype.itemsize), shape, dtype)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Device:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return device, (self.name,)
 
     def __repr__(self) -> str:
         return f"Device({self.name!r})"

@@ -20,7 +20,7 @@ class LlamaLayers:
     """
     norms: two of every layer, (D,). weights: seven of every layer, (N, K) in int8, bfloat16 or float32, all alike;
     scales: one of each, (N,), or none at all.
-    keys, values: one of every layer, (capacity, H_kv, d). cos, sin: (capacity or more, d/2).
+    keys, values: one of every layer, (capacity, H_kv, d). cos, sin: (positions, d/2).
     operand_dtype: what inputs of products, and weights that are no integers, are rounded to.
     """
 

@@ -1,7 +1,7 @@
 """One token through all layers of a Llama at once: the path of decoding, where reading the weights is all there is.
 
 The kernel `decode_layers` does the work; here is when it applies, and what it is given. It is put together once for a
-set of caches and checked at every step: a weight that was exchanged makes it anew.
+set of caches and checked at every step: a weight or a cache that was exchanged makes it anew.
 """
 
 from __future__ import annotations
@@ -32,21 +32,23 @@ class Step:
         self._config = c
         self._bound: WeakKeyDictionary[KVCache, tuple[list[Any], LlamaLayers]] = WeakKeyDictionary()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy of a model has weights and caches of its own: nothing bound here is for them.
+        return Step, (self._config, self._layers, self._operand_dtype)
+
     def fits(self, x: Tensor, *, training: bool) -> bool:
         """Whether x: (batch, time, width) is one token of one text, and nothing wants gradients or dropout."""
         return self._is_llama and x.shape[:2] == (1, 1) and not training and not state.recording
 
     def __call__(self, x: Tensor, rotary: tuple[Tensor, Tensor], caches: Sequence[KVCache]) -> Tensor:
-        """Every layer's x + attention(norm(x)), then x + feedforward(norm(x)); the caches are longer by one.
-
-        Raises ShapeError for caches that are full; they stay as they were.
-        """
-        weights = _matrices(self._layers)
+        """Every layer's x + attention(norm(x)), then x + feedforward(norm(x)); the caches, which have room for it, are
+        longer by one."""
+        weights, facts = _matrices(self._layers), [cache.keys for cache in caches]
+        facts += [w.values if isinstance(w, HeldMatrix) else w.array for w in weights]
+        facts += _norms(self._layers)
         bound = self._bound.get(caches[0])
-        if bound is None or not all(map(is_, bound[0], weights)):
-            bound = self._bound[caches[0]] = weights, self._bind(weights, rotary, caches)
-        for cache in caches:
-            cache.check(1)
+        if bound is None or not all(map(is_, bound[0], facts)):
+            bound = self._bound[caches[0]] = facts, self._bind(weights, rotary, caches)
         row = x.array.reshape((x.shape[2],))
         assert row is not None
         y = x.device.kernels.decode_layers(row, bound[1], position=caches[0].length)
@@ -57,11 +59,7 @@ class Step:
     def _bind(self, weights: list[Any], rotary: tuple[Tensor, Tensor], caches: Sequence[KVCache]) -> LlamaLayers:
         held = [w for w in weights if isinstance(w, HeldMatrix)]
         return LlamaLayers(
-            norms=[
-                n.weight.array
-                for layer in self._layers
-                for n in (layer.input_layernorm, layer.post_attention_layernorm)
-            ],
+            norms=_norms(self._layers),
             weights=[w.values if isinstance(w, HeldMatrix) else w.array for w in weights],
             scales=[w.scale for w in held if w.scale is not None],
             keys=[_positions(cache.keys) for cache in caches],
@@ -82,6 +80,10 @@ def _matrices(layers: Sequence[Any]) -> list[Any]:
         found += (a.q_proj.weight, a.k_proj.weight, a.v_proj.weight, a.o_proj.weight)
         found += (m.gate_proj.weight, m.up_proj.weight, m.down_proj.weight)
     return found
+
+
+def _norms(layers: Sequence[Any]) -> list[Array]:
+    return [n.weight.array for layer in layers for n in (layer.input_layernorm, layer.post_attention_layernorm)]
 
 
 def _positions(cache: Array) -> Array:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..base import dtypes
 from ..base.dtypes import DType
-from ..base.errors import ConfigError, DataError, ShapeError
+from ..base.errors import ConfigError, DataError, DTypeError, ShapeError
 from ..base.rng import Generator
 from ..device import Array, Device
 from ..device import device as find_device
@@ -135,7 +135,7 @@ class Transformer(Module):
         self._step = Step(c, self.layers, operand_dtype(c))
 
     def __call__(self, ids: Tensor, caches: Sequence[KVCache] | None = None, routing: Routing | None = None) -> Tensor:
-        start = caches[0].length if caches else 0
+        start = 0 if caches is None else _filled(caches, *ids.shape)
         x = self.embed_tokens(ids)
         if self.config.positions == "learned":
             x = x + self._positions(start, ids.shape[1])
@@ -256,8 +256,9 @@ class TransformerLM(Module):
     def forward_cached(self, ids: Ids, caches: Sequence[KVCache], *, last_only: bool = False) -> Tensor:
         """Logits of new positions that follow those in the caches, which are extended: (batch, time or 1, vocab_size).
 
-        Reads only the new ids. Raises ConfigError if there is not one cache a layer and DataError past the context; in
-        both cases the caches stay as they were.
+        Reads only the new ids. Raises ConfigError if there is not one cache a layer, DataError past the context, and
+        ShapeError for caches that are full, of another batch, or not all filled alike, and DTypeError for those that
+        are not float32; the caches stay as they were.
         """
         if len(caches) != self.config.n_layers:
             raise ConfigError("forward_cached", "not one cache a layer", got=len(caches), expected=self.config.n_layers)
@@ -342,6 +343,21 @@ class TransformerLM(Module):
                 hint="shorten the prompt or ask for fewer new tokens",
             )
         return tensor(host.astype(np.int64), device=self.device)
+
+
+def _filled(caches: Sequence[KVCache], batch: int, time: int) -> int:
+    """How many positions are filled. Raises ShapeError where `time` more, of `batch` texts, don't fit every cache, and
+    DTypeError for a cache that is not float32."""
+    filled = caches[0].length
+    for cache in caches:
+        cache.check(time)
+        if cache.length != filled or cache.keys.shape[0] != batch:
+            got, expected = f"{cache.length} of {cache.keys.shape[0]} texts", f"{filled} of {batch}"
+            raise ShapeError("forward_cached", "the filled positions of a cache don't fit", got=got, expected=expected)
+        if cache.keys.dtype is not dtypes.float32:
+            got = cache.keys.dtype.name
+            raise DTypeError("forward_cached", "keys and values are kept in float32", got=got, expected="float32")
+    return filled
 
 
 def _modules(module: Module) -> Iterator[Module]:

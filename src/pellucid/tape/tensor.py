@@ -8,7 +8,7 @@ table in `ops/bind.py`; the declarations below tell readers and type checkers wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -161,6 +161,16 @@ class Tensor:
         return f"Tensor({body}, {', '.join(facts)})"
 
     __hash__ = object.__hash__
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """What `copy.deepcopy` and `pickle` make of a leaf: one with memory of its own, on the device of this name.
+
+        Raises GradientError for the result of a recorded operation, whose tape can't be copied.
+        """
+        if self.op is not None:
+            got = f"a result of {type(self.op).__name__}"
+            raise GradientError("copy", "the tensor is part of a recorded computation", got=got, hint="call .detach()")
+        return super().__reduce_ex__(protocol)
 
     if TYPE_CHECKING:  # bound in ops/bind.py
 

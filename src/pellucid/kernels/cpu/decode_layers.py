@@ -60,7 +60,8 @@ class _Program:
     def __init__(self, layers: LlamaLayers, path: isa.Isa) -> None:
         self.path, self.native = path, _native(path)
         self.code = passes(layers.weights[0].dtype, layers.operand_dtype, path)
-        self.capacity, kv_heads, self.d = layers.keys[0].shape
+        capacity, kv_heads, self.d = layers.keys[0].shape
+        self.capacity = min(capacity, layers.cos.shape[0])
         self.width, self.inner, self.row = layers.norms[0].shape[0], layers.weights[0].shape[0], kv_heads * self.d
         self.hidden, self.itemsize = layers.weights[4].shape[0], layers.weights[0].dtype.itemsize
         _check(layers, self.width, self.inner, self.row, self.hidden)
@@ -178,6 +179,5 @@ def _check(layers: LlamaLayers, width: int, inner: int, row: int, hidden: int) -
             if not a.is_contiguous or a.dtype is not dtype:
                 got, want = f"{a.dtype.name} with strides {a.strides}", f"contiguous {dtype.name}"
                 raise ShapeError("decode_layers", f"{name} that do not lie as they should", got=got, expected=want)
-    if inner % row or d % 2 or layers.cos.shape[0] < capacity:
-        got = f"{inner // d} and {row // d} heads of {d}, tables of {layers.cos.shape[0]} positions"
-        raise ShapeError("decode_layers", "heads or tables that do not fit", got=got)
+    if inner % row or d % 2:
+        raise ShapeError("decode_layers", "heads that do not fit", got=f"{inner // d} and {row // d} heads of {d}")

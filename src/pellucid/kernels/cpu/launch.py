@@ -15,6 +15,7 @@ Arrays and enters the function through a trampoline, so it creates no object and
 
 from __future__ import annotations
 
+import operator
 from array import array as int64_words
 from collections.abc import Callable, Collection
 from types import FunctionType
@@ -29,7 +30,7 @@ from numba.core.runtime.nrt import rtsys
 
 from ...base import dtypes
 from ...base.errors import KernelError
-from ...device import Array, HostDevice, pool
+from ...device import Array, Buffer, HostDevice, pool
 from ...device.objects import builtin
 from . import cache, formats, pipeline
 from .launch_ir import HEAD, MOST_ARGUMENTS, MOST_LISTED, allow, native_launch
@@ -56,6 +57,19 @@ def _numba_type(argument: Any) -> types.Type:
     if isinstance(argument, list):
         return types.Array(types.int64, 1, "C")
     return types.Array(_ELEMENTS[argument.dtype], 1, "C") if isinstance(argument, Array) else _SCALARS[type(argument)]
+
+
+def _is_whole(array: Array) -> bool:
+    """Whether native code can read every slot of an Array and its Buffer, as far as they are in host memory."""
+    if any(not hasattr(array, name) for name in ("buffer", "dtype", "offset")) or array.dtype not in _ELEMENTS:
+        return False
+    if any(not hasattr(array.buffer, name) for name in ("address", "device")):
+        return False
+    if not isinstance(array.buffer.device, HostDevice):
+        return True
+    places = array.offset, array.buffer.address
+    numbers = [operator.index(n) for n in places if hasattr(n, "__index__")]
+    return type(array.buffer) is Buffer and len(numbers) == 2 and all(0 <= n < 2**63 for n in numbers)
 
 
 class Kernel:
@@ -103,6 +117,12 @@ class Kernel:
         for position, argument in enumerate(arguments):
             arrays = argument if type(argument) is list else [argument] if type(argument) is Array else []
             for array in arrays:
+                if type(array) is Array and not _is_whole(array):
+                    raise self._error(
+                        "an array that holds no place in memory",
+                        f"argument {position}",
+                        hint="nobody changes an Array or its Buffer: make another",
+                    )
                 if type(array) is not Array or array.dtype is not arrays[0].dtype:
                     raise self._error("a list of different things", f"argument {position}", "Arrays of one dtype")
                 if not isinstance(array.device, HostDevice):

@@ -20,7 +20,7 @@ from array import array
 from functools import cache
 
 from ...base import dtypes
-from ...device import Array, HostDevice, cpu, pool
+from ...device import Array, Buffer, HostDevice, cpu, pool
 from ...device.objects import slots
 
 MOST_ARGUMENTS = 64
@@ -53,10 +53,18 @@ define internal ptr @slot(ptr %object, i64 %offset) alwaysinline {
   ret ptr %value
 }
 
-; dtype, address of the memory and offset of an Array in host memory; a null dtype for any other
+; dtype, address of the memory and offset of an Array in host memory; a null dtype for any other, and for one whose
+; slots are empty or hold something else
 define internal { ptr, i64, i64 } @read_array(ptr %array) {
 entry:
   %buffer = call ptr @slot(ptr %array, i64 BUFFER)
+  %emptied = icmp eq ptr %buffer, null
+  br i1 %emptied, label %none, label %some
+some:
+  %buffer.class = call ptr @class_of(ptr %buffer)
+  %is.buffer = icmp eq ptr %buffer.class, inttoptr (i64 BYTES to ptr)
+  br i1 %is.buffer, label %held, label %none
+held:
   %device = call ptr @slot(ptr %buffer, i64 DEVICE)
   %nowhere = icmp eq ptr %device, null
   br i1 %nowhere, label %none, label %somewhere
@@ -74,6 +82,7 @@ other:
   %end = icmp eq ptr %host.class, null
   br i1 %end, label %none, label %host
 none:
+  call void @PyErr_Clear()
   ret { ptr, i64, i64 } zeroinitializer
 read:
   %dtype = call ptr @slot(ptr %array, i64 DTYPE)
@@ -81,6 +90,11 @@ read:
   %offset = call i64 @PyLong_AsLongLong(ptr %offset.object)
   %address.object = call ptr @slot(ptr %buffer, i64 ADDRESS)
   %address = call i64 @PyLong_AsLongLong(ptr %address.object)
+  %no.offset = icmp eq i64 %offset, -1                        ; what a failure to read it gives, and never one
+  %no.address = icmp eq i64 %address, -1
+  %unplaced = or i1 %no.offset, %no.address
+  br i1 %unplaced, label %none, label %placed
+placed:
   %r0 = insertvalue { ptr, i64, i64 } poison, ptr %dtype, 0
   %r1 = insertvalue { ptr, i64, i64 } %r0, i64 %address, 1
   %r2 = insertvalue { ptr, i64, i64 } %r1, i64 %offset, 2
@@ -400,7 +414,14 @@ def native_launch() -> int:
     made = Array(cpu.allocate(1), (1,), dtypes.uint8, (1,), 0)
     buffer, dtype, offset = slots(made, "buffer", "dtype", "offset")
     address, device = slots(made.buffer, "address", "device")
-    places = {"ARRAY": id(Array), "BUFFER": buffer, "DTYPE": dtype, "OFFSET": offset, "ADDRESS": address}
+    places = {
+        "ARRAY": id(Array),
+        "BYTES": id(Buffer),
+        "BUFFER": buffer,
+        "DTYPE": dtype,
+        "OFFSET": offset,
+        "ADDRESS": address,
+    }
     places |= {"DEVICE": device, "HOSTS": _hosts.buffer_info()[0]}
     sizes = {"ROW_HEAD": ROW_HEAD, "HEAD": HEAD, "MOST": MOST_ARGUMENTS, "BLOCK": 2 * MOST_ARGUMENTS + 2}
     sizes["LISTED"] = MOST_LISTED
