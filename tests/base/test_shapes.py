@@ -68,6 +68,7 @@ def test_axes() -> None:
     assert s.axis(-1, 3) == 2
     assert s.axes(None, 3) == (0, 1, 2)
     assert s.axes(-2, 3) == (1,)
+    assert s.axes(np.int64(-2), 3) == (1,)
     assert s.axes((2, -3), 3) == (0, 2)
     assert s.axes((), 3) == ()
     with pytest.raises(ShapeError):

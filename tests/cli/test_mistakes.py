@@ -140,6 +140,14 @@ def test_command_lines(
     assert refused(*arguments) == message
 
 
+def test_a_checkpoint_is_no_run_to_resume(refused: Refused, tmp_path: Path) -> None:
+    folder = save_checkpoint(tmp_path / "alone", tensors={"x": zeros((2,))}, config={"a": 1}, state={})
+    assert refused("train", "--resume", folder) == (
+        f"pellucid train: {folder}: a checkpoint alone, not a run. hint: training goes on from the folder of a run, "
+        "with its optimizer and its tokens"
+    )
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         main(["info", str(tmp_path / "nothing"), "--debug"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
+from typing import SupportsIndex
 
 from .errors import ShapeError
 
@@ -65,7 +66,7 @@ def axes(value: int | Sequence[int] | None, rank: int, *, where: str = "axis") -
     """Sorted, distinct axis numbers; None means all of them."""
     if value is None:
         return tuple(range(rank))
-    listed = [value] if isinstance(value, int) else list(value)
+    listed = [int(value)] if isinstance(value, SupportsIndex) else list(value)  # NumPy's integers too
     found = sorted(axis(a, rank, where=where) for a in listed)
     if len(set(found)) != len(found):
         raise ShapeError(where, "the same axis twice", got=tuple(listed))

@@ -19,6 +19,7 @@ from ..base.config import from_dict, to_dict
 from ..base.errors import ConfigError, DataError
 from ..base.files import read_json, reading, reason, write_json
 from ..checkpoint import latest_checkpoint, lock_folder
+from ..checkpoint.checkpoint import STATE
 from ..data import TokenFile
 from ..models import TransformerConfig
 from ..text import Tokenizer, load_tokenizer
@@ -129,6 +130,9 @@ def open_run(path: Path) -> Run:
     if not (path / CONFIG).is_file():
         what = f"not a run that can be resumed: no {CONFIG}"
         raise ConfigError(str(path), what, hint="a run stopped while it was prepared has to be started again")
+    if (path / STATE).is_file():
+        hint = "training goes on from the folder of a run, with its optimizer and its tokens"
+        raise ConfigError(str(path), "a checkpoint alone, not a run", hint=hint)
     values = read_json(path / CONFIG, "the configuration of a run")
     config = from_dict(RunConfig, values, where=str(path / CONFIG))
     tokenizer = load_tokenizer(path / TOKENIZER)

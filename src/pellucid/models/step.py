@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from ..base import dtypes
 from ..base.dtypes import DType
 from ..device import Array
-from ..kernels.llama_layers import LlamaLayers
+from ..kernels.llama_layers import MATRICES, LlamaLayers
 from ..nn import HeldMatrix, KVCache
 from ..tape import Tensor
 from ..tape.state import state
@@ -43,12 +43,11 @@ class Step:
     def __call__(self, x: Tensor, rotary: tuple[Tensor, Tensor], caches: Sequence[KVCache]) -> Tensor:
         """Every layer's x + attention(norm(x)), then x + feedforward(norm(x)); the caches, which have room for it, are
         longer by one."""
-        weights, facts = _matrices(self._layers), [cache.keys for cache in caches]
-        facts += [w.values if isinstance(w, HeldMatrix) else w.array for w in weights]
-        facts += _norms(self._layers)
+        facts: list[Any] = [cache.keys for cache in caches]
+        facts += _weights(self._layers)
         bound = self._bound.get(caches[0])
         if bound is None or not all(map(is_, bound[0], facts)):
-            bound = self._bound[caches[0]] = facts, self._bind(weights, rotary, caches)
+            bound = self._bound[caches[0]] = facts, self._bind(rotary, caches)
         row = x.array.reshape((x.shape[2],))
         assert row is not None
         y = x.device.kernels.decode_layers(row, bound[1], position=caches[0].length)
@@ -56,10 +55,13 @@ class Step:
             cache.length += 1
         return Tensor(y).reshape(*x.shape)
 
-    def _bind(self, weights: list[Any], rotary: tuple[Tensor, Tensor], caches: Sequence[KVCache]) -> LlamaLayers:
+    def _bind(self, rotary: tuple[Tensor, Tensor], caches: Sequence[KVCache]) -> LlamaLayers:
+        found, count = _weights(self._layers), len(MATRICES) + 2
+        norms = [w for i, w in enumerate(found) if i % count >= len(MATRICES)]
+        weights = [w for i, w in enumerate(found) if i % count < len(MATRICES)]
         held = [w for w in weights if isinstance(w, HeldMatrix)]
         return LlamaLayers(
-            norms=_norms(self._layers),
+            norms=[w.array for w in norms],
             weights=[w.values if isinstance(w, HeldMatrix) else w.array for w in weights],
             scales=[w.scale for w in held if w.scale is not None],
             keys=[_positions(cache.keys) for cache in caches],
@@ -72,18 +74,16 @@ class Step:
         )
 
 
-def _matrices(layers: Sequence[Any]) -> list[Any]:
-    """In the order of `kernels.llama_layers.MATRICES`; written out, since it runs for every token."""
+def _weights(layers: Sequence[Any]) -> list[Any]:
+    """Of each layer the matrices, in the order of MATRICES, then both norms; written out, since it runs for every
+    token."""
     found: list[Any] = []
     for layer in layers:
         a, m = layer.self_attn, layer.mlp
         found += (a.q_proj.weight, a.k_proj.weight, a.v_proj.weight, a.o_proj.weight)
         found += (m.gate_proj.weight, m.up_proj.weight, m.down_proj.weight)
+        found += (layer.input_layernorm.weight, layer.post_attention_layernorm.weight)
     return found
-
-
-def _norms(layers: Sequence[Any]) -> list[Array]:
-    return [n.weight.array for layer in layers for n in (layer.input_layernorm, layer.post_attention_layernorm)]
 
 
 def _positions(cache: Array) -> Array:
