@@ -94,12 +94,17 @@ def _commit() -> str:
 
 
 def _processor() -> str:
+    """The processor's name, and its family and model, since a name may stand for several generations."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+    found: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.partition(":")
+        found.setdefault(key.strip(), value.strip())
+    name = found.get("model name") or platform.processor() or platform.machine()
+    return f"{name} {found['cpu family']}/{found['model']}" if {"cpu family", "model"} <= found.keys() else name
 
 
 def table(rows: Sequence[Row]) -> str:

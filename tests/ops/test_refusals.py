@@ -27,6 +27,14 @@ def _i(*shape: int) -> Tensor:
 _MASK_HINT = "use where() or masked_fill() instead of a mask"
 _NO_EXPERTS = "mixture_of_experts: no experts; expected at least one"
 _REFUSED: list[tuple[Callable[[], Any], str, str]] = [
+    # shapes
+    (lambda: ops.zeros((2.5,)), "ShapeError", "shape: a length that is no whole number; got (2.5,), expected ints"),
+    (lambda: ops.ones("ab"), "ShapeError", "shape: a length that is no whole number; got ('a', 'b'), expected ints"),
+    (
+        lambda: _f(3).reshape(1.9, 3),
+        "ShapeError",
+        "reshape: a length that is no whole number; got (1.9, 3), expected ints",
+    ),
     # pointwise
     (lambda: _f(2, 3) + _f(2), "ShapeError", "add: shapes do not broadcast; got (2, 3) and (2,)"),
     (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
+from operator import index
 from typing import SupportsIndex
 
 from .errors import ShapeError
@@ -73,6 +74,15 @@ def axes(value: int | Sequence[int] | None, rank: int, *, where: str = "axis") -
     return tuple(found)
 
 
+def lengths(shape: Sequence[object], *, where: str) -> Shape:
+    """Lengths of axes as ints. Raises ShapeError for what is no whole number."""
+    try:
+        return tuple(index(n) for n in shape)  # type: ignore[arg-type]
+    except TypeError:
+        got = tuple(shape)
+        raise ShapeError(where, "a length that is no whole number", got=got, expected="ints") from None
+
+
 @lru_cache(4096)
 def reduced(shape: Shape, over: Shape, keepdims: bool) -> Shape:
     """The shape left after a reduction over the axes `over`."""
@@ -88,7 +98,7 @@ def resolve(shape: Sequence[int], size: int, *, where: str = "reshape") -> Shape
 
 @lru_cache(4096)
 def _resolve(shape: Shape, size: int, where: str) -> Shape:
-    wanted = tuple(int(n) for n in shape)
+    wanted = shape
     holes = wanted.count(-1)
     known = prod(n for n in wanted if n != -1)
     bad = holes > 1 or any(n < -1 for n in wanted)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base import dtypes
+from ..base import dtypes, shapes
 from ..base.dtypes import DType
 from ..base.errors import DTypeError, ShapeError
 from ..base.rng import Generator
@@ -129,7 +129,7 @@ def randn(
 
 
 def _shape(shape: Shape) -> tuple[int, ...]:
-    found = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    found = shapes.lengths((shape,) if isinstance(shape, int) else shape, where="shape")
     if any(n < 0 for n in found):
         raise ShapeError("shape", "negative length", got=found)
     return found

@@ -72,7 +72,7 @@ class Concatenate(Op):
 
 def reshape(x: Tensor, *shape: Any) -> Tensor:
     """The same elements, row-major, under another shape; one length may be -1: `x.reshape(2, -1)`."""
-    return Reshape.apply(x, shape=shapes.resolve(_listed(shape), x.size))
+    return Reshape.apply(x, shape=shapes.resolve(shapes.lengths(_listed(shape), where="reshape"), x.size))
 
 
 def flatten(x: Tensor, start: int = 0, end: int = -1) -> Tensor:
