@@ -7,7 +7,7 @@ the texts. Ids are GPT-2's: the 256 bytes in the order of its alphabet, the merg
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -17,10 +17,10 @@ from .batch import utf8_batch
 from .native import compiled, shared
 from .patterns import Pattern
 from .split import split
+from .words import blocks, tally
 
 _BYTES = 256
 _MOST_BYTES = 1 << 29  # of distinct words: places in them are numbered in 32 bits
-_BLOCK = 1 << 23  # characters of text that are counted together
 
 
 def distinct_words(texts: Iterable[str], pattern: Pattern, where: str) -> dict[bytes, int]:
@@ -29,33 +29,10 @@ def distinct_words(texts: Iterable[str], pattern: Pattern, where: str) -> dict[b
     Raises DataError for half a surrogate pair.
     """
     total: dict[bytes, int] = {}
-    for block in _blocks(texts):
+    for block in blocks(texts):
         data, starts, _ = split(*utf8_batch(block, where), pattern)
-        n = len(starts) - 1
-        if n < 1:
-            continue
-        table = np.full(1 << (2 * n).bit_length(), -1, np.int32)
-        firsts, counts, size = np.empty(n, np.int32), np.empty(n, np.int64), np.empty(1, np.int64)
-        compiled("words").count(1, 1, *map(shared, (data, starts, table, firsts, counts, size)))
-        raw, distinct = data.tobytes(), firsts[: int(size[0])]
-        bounds = zip(starts[distinct].tolist(), starts[distinct + 1].tolist(), counts.tolist(), strict=False)
-        for begin, end, count in bounds:
-            word = raw[begin:end]
-            total[word] = total.get(word, 0) + count
+        tally(total, data, starts)
     return total
-
-
-def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    block: list[str] = []
-    size = 0
-    for text in texts:
-        block.append(text)
-        size += len(text)
-        if size >= _BLOCK:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
 
 
 def learn_merges(

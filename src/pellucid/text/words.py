@@ -17,7 +17,7 @@ from .batch import utf8, utf8_batch
 from .native import compiled, shared
 
 _CHUNK = 1 << 16  # bytes of text one worker takes at a time
-_BLOCK = 1 << 24  # characters of text that are counted together
+_BLOCK = 1 << 23  # characters of text that are counted together
 _NO_LIMIT = 1 << 62
 _LINE = re.compile(r"(?:\A|(?<=\n))(?=[^\n])")
 
@@ -79,24 +79,30 @@ def count_words(texts: Iterable[str], where: str, *, longest: int) -> dict[bytes
     Raises DataError, in the name of `where`, for half a surrogate pair.
     """
     total: dict[bytes, int] = {}
-    for block in _blocks(texts):
+    for block in blocks(texts):
         data, edges = marked_utf8(block, where)
         starts, _ = split_words(data, edges, longest=longest)
-        n = len(starts) - 1
-        if not n:
-            continue
-        table = np.full(1 << (2 * n).bit_length(), -1, np.int32)
-        firsts, counts, size = np.empty(n, np.int32), np.empty(n, np.int64), np.empty(1, np.int64)
-        compiled("words").count(1, 1, *map(shared, (data, starts, table, firsts, counts, size)))
-        raw, distinct = data.tobytes(), firsts[: int(size[0])]
-        bounds = zip(starts[distinct].tolist(), starts[distinct + 1].tolist(), counts.tolist(), strict=False)
-        for begin, end, count in bounds:
-            word = raw[begin:end]
-            total[word] = total.get(word, 0) + count
+        tally(total, data, starts)
     return total
 
 
-def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
+def tally(total: dict[bytes, int], data: np.ndarray, starts: np.ndarray) -> None:
+    """Adds to `total` how often each word occurs.   data: uint8; starts: int64 (words + 1), where each begins."""
+    n = len(starts) - 1
+    if n < 1:
+        return
+    table = np.full(1 << (2 * n).bit_length(), -1, np.int32)
+    firsts, counts, size = np.empty(n, np.int32), np.empty(n, np.int64), np.empty(1, np.int64)
+    compiled("words").count(1, 1, *map(shared, (data, starts, table, firsts, counts, size)))
+    raw, distinct = data.tobytes(), firsts[: int(size[0])]
+    bounds = zip(starts[distinct].tolist(), starts[distinct + 1].tolist(), counts.tolist(), strict=False)
+    for begin, end, count in bounds:
+        word = raw[begin:end]
+        total[word] = total.get(word, 0) + count
+
+
+def blocks(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts in order, about 8 million characters at a time."""
     block: list[str] = []
     size = 0
     for text in texts:
