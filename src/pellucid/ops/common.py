@@ -75,11 +75,6 @@ def narrow(x: Array, operand_dtype: DType | None) -> DType | None:
     return None if x.dtype is dtypes.float64 else operand_dtype
 
 
-def total(kernels: Any, rows: Array, dtype: DType) -> Array:
-    """The sum over rows, in a dtype at least as precise: the gradient of a bias."""
-    return kernels.sum(rows if rows.dtype is dtype else kernels.cast(rows, dtype=dtype), axes=(0,), keepdims=False)
-
-
 def unbroadcast(kernels: Any, dy: Array, shape: tuple[int, ...]) -> Array:
     """The gradient of broadcasting `shape` to dy.shape: dy summed over every axis along which it was repeated."""
     if dy.shape == shape:

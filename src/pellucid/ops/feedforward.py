@@ -8,7 +8,7 @@ from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
 from ..tape import Op, Tensor
-from .common import joined, narrow, pair, reshaped, total
+from .common import joined, narrow, pair, reshaped
 
 
 class SwiGLU(Op):
@@ -46,18 +46,19 @@ class GatedLinear(Op):
         return reshaped(k, h, (*x.shape[:-1], hidden))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
-        k, dtype, hidden = self.kernels, self.operand_dtype, dy.shape[-1]
+        k, hidden = self.kernels, dy.shape[-1]
         u = k.swiglu_joint_backward(reshaped(k, dy, (self.x.shape[0], hidden)), self.both)
-        dx = dw = db = None
-        if self.needs("x"):
-            dx = k.matmul(u, joined(k, self.weights), operand_dtype=dtype, result_dtype=self.x.dtype)
-            dx = reshaped(k, dx, self.shape)
-        if self.needs("wg") or self.needs("wu"):
-            dw = k.matmul(u.transpose(), self.x, operand_dtype=dtype, result_dtype=self.weights[0].dtype)
-        if self.needs("bg") or self.needs("bu"):
-            db = total(k, u, self.weights[0].dtype)
+        dx, dw, db = k.linear_backward(
+            u,
+            self.x,
+            joined(k, self.weights),
+            operand_dtype=self.operand_dtype,
+            for_x=self.needs("x"),
+            for_weight=self.needs("wg") or self.needs("wu"),
+            for_bias=self.needs("bg") or self.needs("bu"),
+        )
         parts = {"g": (0, hidden), "u": (hidden, 2 * hidden)}
-        found = {"x": dx}
+        found = {"x": None if dx is None else reshaped(k, dx, self.shape)}
         for name, (start, stop) in parts.items():
             found[f"w{name}"] = None if dw is None else dw.slice(0, start, stop)
             found[f"b{name}"] = None if db is None else db.slice(0, start, stop)

@@ -14,7 +14,7 @@ from ..base.errors import ConfigError, ShapeError
 from ..base.rng import Generator
 from ..device import Array
 from ..tape import Op, Tensor
-from .common import joined, narrow, reshaped, total
+from .common import joined, narrow, reshaped
 
 
 class SelfAttention(Op):
@@ -81,10 +81,15 @@ class SelfAttention(Op):
             dq, dk = kernels.rope(dq, cos, sin, **back), kernels.rope(dk, cos, sin, **back)
         widths = [w.shape[0] for w in self.weights]
         u = reshaped(kernels, kernels.concatenate([dq, dk, dv], axis=2), (self.x.shape[0], sum(widths)))
-        operand, wide = self.operand_dtype, self.weights[0].dtype
-        dx = kernels.matmul(u, joined(kernels, self.weights), operand_dtype=operand, result_dtype=self.x.dtype)
-        dw = kernels.matmul(u.transpose(), self.x, operand_dtype=operand, result_dtype=wide)
-        db = total(kernels, u, wide) if self.needs("bq") else None
+        dx, dw, db = kernels.linear_backward(
+            u,
+            self.x,
+            joined(kernels, self.weights),
+            operand_dtype=self.operand_dtype,
+            for_x=True,
+            for_weight=True,
+            for_bias=self.needs("bq"),
+        )
         found: dict[str, Array | None] = {"x": reshaped(kernels, dx, self.shape)}
         start = 0
         for name, width in zip("qkv", widths, strict=True):
