@@ -14,7 +14,7 @@ class Settings:
     """Switches of one process, read once at the first use.
 
     threads: PELLUCID_THREADS, CPU threads of the worker pool (default: the cores this process may use).
-    isa: PELLUCID_ISA, forces a CPU instruction path ("avx512bf16", "avx512", "avx2", "neon", "portable"); None picks
+    isa: PELLUCID_ISA, forces a CPU instruction path ("amx", "avx512bf16", "avx512", "avx2", "neon", "portable"); None picks
         the best.
     poison: PELLUCID_POISON=1 fills every fresh buffer with NaN bytes, so that reading unwritten memory shows.
     cache: PELLUCID_CACHE, folder for compiled kernels (default ~/.cache/pellucid).
@@ -44,7 +44,7 @@ def read(environ: dict[str, str] | None = None) -> Settings:
     poison = env.get("PELLUCID_POISON", "0")
     if poison not in ("0", "1"):
         raise ConfigError("PELLUCID_POISON", "not a switch", got=repr(poison), expected="0 or 1")
-    isas = ("avx512bf16", "avx512", "avx2", "neon", "portable")
+    isas = ("amx", "avx512bf16", "avx512", "avx2", "neon", "portable")
     isa = env.get("PELLUCID_ISA") or None
     if isa is not None and isa not in isas:
         raise ConfigError(

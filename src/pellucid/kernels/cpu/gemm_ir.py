@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 
-from . import ir
+from . import ir, tiles_ir
 from .ir import Function, Variable
-from .vectors_ir import SIZE, Format, Vectors, splat
+from .vectors_ir import SIZE, TILE_COLUMNS, TILE_LINES, TILE_ROWS, Format, Vectors, splat
 
 #: Result formats of the tile kernel: as accumulated, bfloat16, float16.
 PLAIN, BFLOAT16, FLOAT16 = 0, 1, 2
@@ -149,6 +149,23 @@ def _tiles(v: Vectors, form: Format, direct: bool) -> list[Function]:
     return [last, *variants.values(), f]
 
 
+def _tile_registers(v: Vectors, form: Format) -> list[Function]:
+    """`tile` in tile registers, choosing the variant as `_tiles` does."""
+    first, last = tiles_ir.init_rows(v), finish(v, form)
+    variants = {
+        (rows, columns): tiles_ir.tile(form, rows, columns, _TILE_PARAMS, PLAIN, first, last)
+        for rows, columns in itertools.product(range(1, TILE_ROWS + 1), range(1, TILE_COLUMNS + 1))
+    }
+    f = Function("tile", _TILE_PARAMS)
+    for (rows, columns), variant in reversed(variants.items()):
+        more_rows = f.is_("sgt", "%rows", (rows - 1) * TILE_LINES)
+        more_columns = f.is_("sgt", "%columns", (columns - 1) * TILE_LINES)
+        with f.when(f.let(f"and i1 {more_rows}, {more_columns}")):
+            f.do(f"call void @{variant.name}({_TILE_PARAMS})")
+            f.leave()
+    return [first, last, *variants.values(), f]
+
+
 # --- the two passes ---------------------------------------------------------------------------------------------------
 
 #: Words of the block that describe one operand to `pack_pass`; a's come first, then b's.
@@ -234,6 +251,8 @@ def _multiply_pass(form: Format, direct: bool) -> Function:
         f, "c", "c_row", "c_column", "c_batch", "init", "init_row", "init_column", "init_batch"
     )
     a_row, a_step, b_step, a_offsets, b_offsets = words(f, "a_row", "a_step", "b_step", "a_offsets", "b_offsets")
+    if form.name == "tiles":
+        tiles_ir.begin(f)
     each = f.mul(down, across)
     has_init = f.is_("ne", init, 0)
     with f.loop("%lo", "%hi") as item:
@@ -264,14 +283,18 @@ def _multiply_pass(form: Format, direct: bool) -> Function:
                     f"ptr {init_now}, i64 {init_row}, i64 {m}, i64 {n}, i64 {result}"
                     + (f", i64 {a_row}, i64 {a_step}, i64 {b_step})" if direct else ")")
                 )
+    if form.name == "tiles":
+        tiles_ir.end(f)
     return f
 
 
 def product_text(form: Format) -> str:
     """IR of `tile`, `pack_pass` and `multiply_pass` for one packed format."""
     v = Vectors(form.isa)
-    functions = [*_tiles(v, form, False), _pack_pass(form), _multiply_pass(form, False)]
-    return ir.module_text(functions, sorted(v.declared))
+    is_tiles = form.name == "tiles"
+    tiles = _tile_registers(v, form) if is_tiles else _tiles(v, form, False)
+    functions = [*tiles, _pack_pass(form), _multiply_pass(form, False)]
+    return ir.module_text(functions, [*sorted(v.declared), *(tiles_ir.DECLARATIONS if is_tiles else ())])
 
 
 def direct_text(form: Format) -> str:

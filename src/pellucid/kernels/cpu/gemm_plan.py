@@ -18,7 +18,7 @@ from math import prod
 from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
-from . import gemm_ir, gemv_ir, ir, pack_ir
+from . import gemm_ir, gemv_ir, ir, pack_ir, tiles_ir
 from .gemm_ir import WORD, WORDS
 from .vectors_ir import SIZE, Format
 
@@ -82,7 +82,8 @@ def packers(form: Format, source: DType) -> dict[str, int]:
     Lines are rows of a or columns of b; steps in bytes; panel p of the lines goes to packed + p * panel_bytes, which
     is at least `panel_bytes(form, width, k)`.
     """
-    engine = ir.compile_functions(pack_ir.packing_text(form, source.name), form.isa)
+    generator = tiles_ir if form.name == "tiles" else pack_ir
+    engine = ir.compile_functions(generator.packing_text(form, source.name), form.isa)
     return {side: engine.get_function_address(f"pack_{side}") for side in "ab"}
 
 
@@ -189,7 +190,7 @@ class _Planner:
     def _cut(self) -> None:
         """Decides the blocks, and the room for them."""
         form = self.form
-        unit = form.lanes * form.per_step
+        unit = form.per_step if form.name == "tiles" else form.lanes * form.per_step
         self.k_cuts = _cuts(self.k, _K_BYTES * form.per_step // SIZE[form.unit], unit)
         k = self.k_cuts[0][1]
         lengths = {"a": self.m, "b": self.n}
@@ -371,7 +372,7 @@ class _Planner:
 
     def _vector(self, init: Place) -> Iterator[Step]:
         vector, matrix, lines = ("a", "b", self.n) if self.m == 1 else ("b", "a", self.m)
-        name = self.form.name if self.form.name != "pairs" else "rounded"
+        name = "rounded" if self.form.name in ("pairs", "tiles") else self.form.name
         form = Format(name, self.form.isa)
         x, _, stride, _ = self.sides[vector]
         place: Place = (vector, 0)

@@ -8,6 +8,7 @@ own baseline processor, not for the host, so a machine that can run a path tests
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +25,7 @@ class Isa:
 
     vector: bytes of a vector register.
     rows, vectors: the register tile of the matrix product, `rows` x (`vectors` vectors of columns).
+    tiles: whether products of whole tiles of bfloat16 are one instruction (AMX).
     bf16: whether products of bfloat16 pairs are one instruction.
     dot8: whether sums of four products of int8 are one instruction (VNNI, which came before that for bfloat16).
     fused: multiply-add is one instruction with one rounding.
@@ -36,6 +38,7 @@ class Isa:
     vector: int
     rows: int
     vectors: int
+    tiles: bool
     bf16: bool
     dot8: bool
     fused: bool
@@ -52,14 +55,16 @@ class Isa:
 
 _AVX2 = ("avx2", "fma", "f16c", "bmi2")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
+_AVX512BF16 = (*_AVX512, "avx512vnni", "avx512bf16")
 
 #: Best first. Tiles fill the registers: accumulators + one step of columns + a broadcast row value.
 ALL = (
-    Isa("avx512bf16", 64, 12, 2, True, True, True, True, "x86_64", "x86-64-v4", (*_AVX512, "avx512vnni", "avx512bf16")),
-    Isa("avx512", 64, 12, 2, False, False, True, True, "x86_64", "x86-64-v4", _AVX512),
-    Isa("avx2", 32, 6, 2, False, False, True, True, "x86_64", "x86-64-v3", _AVX2),
-    Isa("neon", 16, 12, 2, False, False, True, True, "aarch64", "generic", ("neon",)),
-    Isa("portable", 16, 4, 2, False, False, False, False, None, "", ()),
+    Isa("amx", 64, 12, 2, True, True, True, True, True, "x86_64", "x86-64-v4", (*_AVX512BF16, "amx-tile", "amx-bf16")),
+    Isa("avx512bf16", 64, 12, 2, False, True, True, True, True, "x86_64", "x86-64-v4", _AVX512BF16),
+    Isa("avx512", 64, 12, 2, False, False, False, True, True, "x86_64", "x86-64-v4", _AVX512),
+    Isa("avx2", 32, 6, 2, False, False, False, True, True, "x86_64", "x86-64-v3", _AVX2),
+    Isa("neon", 16, 12, 2, False, False, False, True, True, "aarch64", "generic", ("neon",)),
+    Isa("portable", 16, 4, 2, False, False, False, False, False, None, "", ()),
 )
 _BY_NAME = {isa.name: isa for isa in ALL}
 
@@ -71,10 +76,21 @@ def _host() -> tuple[str, frozenset[str]]:
     return machine, features | {"neon"} if machine == "aarch64" else features
 
 
+@cache
+def _may_use_tiles() -> bool:
+    """Asks Linux for the tile registers, whose content it keeps for those processes only that did: for this process, all
+    its threads and its children   (Documentation/arch/x86/xstate.rst)."""
+    if platform.system() != "Linux":
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0
+
+
 def runs_here(isa: Isa) -> bool:
-    """Whether the host has every instruction the path uses."""
+    """Whether the host has every instruction the path uses, and lets this process use it."""
     machine, features = _host()
-    return isa.machine in (None, machine) and features.issuperset(isa.needs)
+    fits = isa.machine in (None, machine) and features.issuperset(isa.needs)
+    return fits and (not isa.tiles or _may_use_tiles())
 
 
 def available() -> tuple[Isa, ...]:

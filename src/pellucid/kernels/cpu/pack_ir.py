@@ -14,21 +14,21 @@ from . import ir
 from .ir import Function
 from .vectors_ir import SIZE, STORAGE, Format, Vectors, shuffle
 
-_PACK_PARAMS = "ptr %source, i64 %line_step, i64 %k_step, i64 %lines, i64 %k, ptr %packed, i64 %panel_bytes"
+PACK_PARAMS = "ptr %source, i64 %line_step, i64 %k_step, i64 %lines, i64 %k, ptr %packed, i64 %panel_bytes"
 _K_BLOCK = 32  # steps of line-contiguous sources packed for all panels of a group before the next: they share pages
 
 
 def element(v: Vectors, f: Function, form: Format, source: str, n: int, raw: str) -> str:
-    """n stored elements in the packed format's element: accumulator values, or bfloat16 bits for pairs."""
+    """n stored elements in the packed format's element: accumulator values, or bfloat16 bits."""
     if form.name in ("float32", "float64"):
         return v.widen(f, source, n, raw, form.accumulator)
     bits = raw if source == "bfloat16" else v.to_bfloat16(f, n, v.widen(f, source, n, raw, "float"))
-    return bits if form.name == "pairs" else v.widen(f, "bfloat16", n, bits, form.accumulator)
+    return bits if form.name in ("pairs", "tiles") else v.widen(f, "bfloat16", n, bits, form.accumulator)
 
 
 def _pack_some(v: Vectors, form: Format, source: str, width: int, side: str) -> Function:
     """One panel from step `first` on, element by element: any strides, and what the vector loops leave."""
-    params = _PACK_PARAMS.replace("i64 %panel_bytes", "i64 %first")
+    params = PACK_PARAMS.replace("i64 %panel_bytes", "i64 %first")
     f = Function(f"pack_some_{side}", params, internal=True, attributes="nounwind noinline")
     stored = STORAGE[source]
     steps = f.div(f.add("%k", form.per_step - 1), form.per_step)
@@ -51,7 +51,7 @@ def _pack_some(v: Vectors, form: Format, source: str, width: int, side: str) -> 
     return f
 
 
-def _transposed(f: Function, unit: str, n: int, rows: list[str]) -> list[str]:
+def transposed(f: Function, unit: str, n: int, rows: list[str]) -> list[str]:
     """n vectors of n lanes, rows exchanged with lanes."""
     rows, distance = list(rows), n // 2
     while distance:
@@ -86,7 +86,7 @@ def _pack_k_contiguous(v: Vectors, f: Function, form: Format, source: str, width
                     row = element(v, f, form, source, n * per, raw)
                     rows.append(f.let(f"bitcast <{2 * n} x i16> {row} to <{n} x i32>") if per == 2 else row)
                 rows += ["poison"] * (n - used)
-                for u, column in enumerate(_transposed(f, unit, n, rows)):
+                for u, column in enumerate(transposed(f, unit, n, rows)):
                     to = f.at(panel, f.mul(f.add(s, u), width * out))
                     kept = column if used == n else shuffle(f, unit, n, column, "poison", range(used))
                     f.store(f"<{used} x {unit}>", kept, f.at(to, group * out), out)
@@ -139,7 +139,7 @@ def _pack_line_contiguous(v: Vectors, f: Function, form: Format, source: str, wi
 
 def _pack(v: Vectors, form: Format, source: str, width: int, side: str) -> list[Function]:
     some = _pack_some(v, form, source, width, side)
-    f = Function(f"pack_{side}", _PACK_PARAMS)
+    f = Function(f"pack_{side}", PACK_PARAMS)
     size = SIZE[STORAGE[source]]
     with f.when(f.is_("eq", "%k_step", size)):
         _pack_k_contiguous(v, f, form, source, width, some)

@@ -15,15 +15,18 @@ from .isa import Isa
 
 #: Storage of a source element in IR; narrow floats are handled as bits.
 STORAGE = {"float32": "float", "float64": "double", "bfloat16": "i16", "float16": "i16", "int8": "i8"}
-SIZE = {"float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4}
+SIZE = {"float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "<16 x i32>": 64}
+
+#: Lines in a tile register, and registers in a block of the result, down and across.
+TILE_LINES, TILE_ROWS, TILE_COLUMNS = 16, 1, 3
 
 
 @dataclass(frozen=True)
 class Format:
     """How packed operands look.
 
-    name: "float32", "float64", "pairs" (of bfloat16), or, for values rounded to bfloat16 where pairs do not apply,
-    "rounded" (kept as float32) and "rounded64" (kept as float64).
+    name: "float32", "float64", "pairs" (of bfloat16), "tiles" (the same for tile registers), or, for values rounded to
+    bfloat16 where neither applies, "rounded" (kept as float32) and "rounded64" (kept as float64).
     """
 
     name: str
@@ -36,12 +39,12 @@ class Format:
     @property
     def unit(self) -> str:
         """IR type of one line's share of a step."""
-        return "i32" if self.name == "pairs" else self.accumulator
+        return {"pairs": "i32", "tiles": "<16 x i32>"}.get(self.name, self.accumulator)
 
     @property
     def per_step(self) -> int:
         """Values of k in a step."""
-        return 2 if self.name == "pairs" else 1
+        return {"pairs": 2, "tiles": 32}.get(self.name, 1)
 
     @property
     def lanes(self) -> int:
@@ -49,11 +52,11 @@ class Format:
 
     @property
     def rows(self) -> int:
-        return self.isa.rows
+        return TILE_LINES * TILE_ROWS if self.name == "tiles" else self.isa.rows
 
     @property
     def columns(self) -> int:
-        return self.isa.vectors * self.lanes
+        return TILE_LINES * TILE_COLUMNS if self.name == "tiles" else self.isa.vectors * self.lanes
 
 
 def constant(kind: str, values: Sequence[int | str]) -> str:
