@@ -7,9 +7,9 @@ its lines, 1024 bytes in a row:
 
     packed a   [panel][step][16 lines][line][16 pairs of k]     packed b   [panel][step][16 lines][16 pairs of k][line]
 
-The block of results is `ROWS` x `COLUMNS` registers. Two by two would read least, but then all eight registers are in
-use, and the processor renames them from few spare ones, fewer still while a neighbour runs on the same core: a kernel in
-five registers is 1.7 times faster there than one in eight.
+A block of the result is two by two registers, which reads least. That leaves four for operands, and the kernel uses
+three: the processor renames tile registers from few spare ones, fewer still while a neighbour runs on the same core, so
+that there a kernel in seven registers was measured 1.3 times as fast as the same in eight.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ STORAGE = {"float32": "float", "float64": "double", "bfloat16": "i16", "float16"
 SIZE = {"float": 4, "double": 8, "i8": 1, "i16": 2, "i32": 4, "<16 x i32>": 64}
 
 #: Lines in a tile register, and registers in a block of the result, down and across.
-TILE_LINES, TILE_ROWS, TILE_COLUMNS = 16, 1, 3
+TILE_LINES, TILE_ROWS, TILE_COLUMNS = 16, 2, 2
 
 
 @dataclass(frozen=True)
