@@ -25,6 +25,7 @@ from .isa import current
 from .lanes import VECTOR, apart, vload, vsplat, vstore, width
 from .lanes_math import vbelow, vexp2, vmax, vtranspose
 from .lanes_pairs import couple_rows, pair_row, product_pairs, vcouple
+from .lanes_tiles import TILES, begin_tiles, end_tiles
 from .launch import kernel
 
 _KEYS = 128  # of a tile of the forward pass
@@ -68,7 +69,48 @@ def operands(x: Array, *, rows: bool, couples: bool) -> tuple[Array, Array]:
         found.append(empty((batch * heads * half * padded,), dtypes.float32))
     by_row, coupled = memory(found[0]), memory(found[-1])
     _lay_out(batch * heads * half, _GRAIN_OUT, memory(x), by_row, coupled, heads, time, d, *x.strides, rows, couples)
-    return by_row, coupled
+    return by_row, _turned(coupled, batch * heads, half, padded) if couples and TILES else coupled
+
+
+def _turned(coupled: Array, sets: int, half: int, padded: int) -> Array:
+    """(sets, half, padded) couples to (sets, padded, row): those of a feature side by side, as tile registers read them."""
+    row = couples_row(half)
+    turned = memory(coupled.device.empty((sets * padded * row,), dtypes.float32))
+    _turn(sets * -(-half // _LANES), max(1, _GRAIN_OUT // _LANES), coupled, turned, half, padded, row)
+    return turned
+
+
+def couples_row(half: int) -> int:
+    """Couples from a feature to the next where they are turned: whole lines of the cache, an odd number of them, so that
+    16 features don't compete for one place in it."""
+    return (half + 15) // 16 * 16 + (0 if (half + 15) // 16 % 2 else 16)
+
+
+@inner
+def couple_at(number, couple, half, padded):
+    """Where a couple of set `number` begins, and from there the distances to the next feature and the next couple."""
+    if TILES:
+        row = (half + 15) // 16 * 16 + (0 if (half + 15) // 16 % 2 else 16)
+        return number * padded * row + couple, row, np.int64(1)
+    return (number * half + couple) * padded, np.int64(1), padded
+
+
+@kernel
+def _turn(lo, hi, coupled, turned, half, padded, row):
+    """Items: (set, 16 couples)."""
+    w = width(coupled, VECTOR)
+    blocks = (half + w - 1) // w
+    for item in range(lo, hi):
+        number, first = item // blocks, item % blocks * w
+        from_, to = (number * half + first) * padded, number * padded * row + first
+        whole = first + w <= half
+        for i in range(0, padded, w):
+            if whole:
+                vtranspose(turned, to + i * row, row, coupled, from_ + i, padded)
+            else:
+                for j in range(half - first):
+                    for e in range(i, i + w):
+                        turned[to + e * row + j] = coupled[from_ + j * padded + e]
 
 
 def _padded(d: int) -> tuple[int, int]:
@@ -129,6 +171,7 @@ def _forward(
     keep = total + lanes
     for l in range(lanes):  # noqa: E741
         scratch[numbers + l] = l
+    begin_tiles()
     for item in range(lo, hi):
         g, rest = item % groups, item // groups
         block, rest = blocks - 1 - rest % blocks, rest // blocks
@@ -151,15 +194,16 @@ def _forward(
                 fill_keep(scratch, keep, low, high, word, tk, rows, n, dropout)
             _soften(scratch, s, n, top, total, out, d if first > 0 else 0, keep, dropout > 0)
             # o += p v
-            at = (rest * half + first // 2) * padded
+            at, v_row, v_step = couple_at(rest, first // 2, half, padded)
             product_pairs(
-                scratch, out, lanes, v, at, one, padded, scratch, s, lanes, d, lanes, (n + 1) // 2, np.int64(first)
+                scratch, out, lanes, v, at, v_row, v_step, scratch, s, lanes, d, lanes, (n + 1) // 2, np.int64(first)
             )
         # o /= total
         finish(scratch, out, top, total, lse, (b * heads + h) * tq + i0, rows, d if seen > 0 else 0)
         if seen == 0:
             fill(scratch, out, d * lanes, 0)
         turn_out(o, ((b * tq + i0) * heads + h) * d, heads * d, scratch, out, rows, d)
+    end_tiles()
 
 
 @inner

@@ -12,13 +12,14 @@ import math
 import numpy as np
 
 from ...device import Array
-from .attention_pairs import operands, serves, turn_pairs
+from .attention_pairs import couple_at, operands, serves, turn_pairs
 from .attention_tiles import aligned, dot, fill, fill_keep, hide, keep_size, memory, queries, turn_out
 from .formats import load
 from .functions import inner, like
 from .lanes import VECTOR, apart, vload, vsplat, vstore, width
 from .lanes_math import vexp2
 from .lanes_pairs import couple_rows, product_pairs, vbeside, vcouple
+from .lanes_tiles import begin_tiles, end_tiles
 from .launch import kernel
 
 __all__ = ["blocks", "serves"]
@@ -81,6 +82,7 @@ def _blocks(
     fill(scratch, q_coupled, 2 * padded * w, 0)
     # The lane beside the last query of an odd number meets a zero: it must hold a number.
     fill(scratch, keep, drawn, 0)
+    begin_tiles()
     for item in range(lo, hi):
         share, b, kv_head = item // (batch * kv_heads), item // kv_heads % batch, item % kv_heads
         head = b * kv_heads + kv_head
@@ -129,14 +131,15 @@ def _blocks(
                 product_pairs(
                     dk, into, ld, scratch, beside, w, one, scratch, q_coupled, padded, n, padded, of_queries, one
                 )
-                at = (head * half + first // 2) * coupled
+                at, k_row, k_step = couple_at(head, first // 2, half, coupled)
                 product_pairs(
-                    scratch, dq_turned, lanes, kc, at, one, coupled, scratch, ds_coupled, lanes, d, lanes, (n + 1) // 2,
+                    scratch, dq_turned, lanes, kc, at, k_row, k_step, scratch, ds_coupled, lanes, d, lanes, (n + 1) // 2,
                     np.int64(first),
                 )  # fmt: skip
             if seen == 0:
                 fill(scratch, dq_turned, d * lanes, 0)
             turn_out(dq, ((b * tq + i0) * heads + h) * d, heads * d, scratch, dq_turned, rows, d)
+    end_tiles()
 
 
 @inner

@@ -21,6 +21,7 @@ from numba.core import cgutils
 
 from . import formats
 from .functions import inner, intrinsic
+from .lanes_tiles import TILES, product_tiles
 from .lanes import VECTOR, Lanes, apart, is_half, splat, vectors_of, vload, vsplat, vstore, widened, width
 
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
@@ -174,10 +175,7 @@ def _some(typing_context, like, x, index, step, count):
 
 
 @inner
-def product_pairs(c, c0, ldc, a, a0, row, step, b, b0, ldb, m, n, k, accumulate):
-    """c = a b, or c += a b where `accumulate` is not 0, over k pairs. c: (m, n) numbers from c0 on, rows ldc apart, n a
-    multiple of two vectors; a: (m, k) pairs from a0 on, a row's `step` apart, rows `row` apart; b: (k, n) pairs, rows
-    ldb apart."""
+def _by_vectors(c, c0, ldc, a, a0, row, step, b, b0, ldb, m, n, k, accumulate):
     apart()
     w = width(c, VECTOR)
     for r in range(0, m, 8):
@@ -185,6 +183,25 @@ def product_pairs(c, c0, ldc, a, a0, row, step, b, b0, ldb, m, n, k, accumulate)
             _tile(
                 c, c0 + r * ldc + column, ldc, m - 1 - r, a, a0 + r * row, row, step, b, b0 + column, ldb, k, accumulate
             )
+
+
+@inner
+def product_pairs(c, c0, ldc, a, a0, row, step, b, b0, ldb, m, n, k, accumulate):
+    """c = a b, or c += a b where `accumulate` is not 0, over k pairs. c: (m, n) numbers from c0 on, rows ldc apart, n a
+    multiple of two vectors; a: (m, k) pairs from a0 on, a row's `step` apart, rows `row` apart; b: (k, n) pairs, rows
+    ldb apart. Where there are tile registers, a step is 1."""
+    apart()
+    done = 0  # rows
+    if TILES:
+        whole, steps = m // 16 * 16, k // 16
+        if steps > 0:
+            product_tiles(c, c0, ldc, a, a0, row, b, b0, ldb, whole, n, steps, accumulate)
+            first = 16 * steps
+            if first < k:
+                _by_vectors(c, c0, ldc, a, a0 + first, row, step, b, b0 + first * ldb, ldb, whole, n, k - first, steps)
+            done = whole
+    into, here = c0 + done * ldc, a0 + done * row
+    _by_vectors(c, into, ldc, a, here, row, step, b, b0, ldb, m - done, n, k, accumulate)
 
 
 @inner

@@ -32,13 +32,13 @@ _INTRINSICS = (
 )
 
 
-def _configuration() -> str:
-    """The constant that makes every register 16 rows of 64 bytes   (Intel SDM, LDTILECFG)."""
-    values = [1, *[0] * 15, *[_LINE, 0] * 8, *[0] * 16, *[TILE_LINES] * 8, *[0] * 8]
-    return f"@registers = internal constant [64 x i8] [{', '.join(f'i8 {v}' for v in values)}], align 64"
+def configuration() -> list[int]:
+    """The 64 bytes that make every register 16 rows of 64 bytes   (Intel SDM, LDTILECFG)."""
+    return [1, *[0] * 15, *[_LINE, 0] * 8, *[0] * 16, *[TILE_LINES] * 8, *[0] * 8]
 
 
-DECLARATIONS = (*_INTRINSICS, _configuration())
+_REGISTERS = f"@registers = internal constant [64 x i8] [{', '.join(f'i8 {v}' for v in configuration())}], align 64"
+DECLARATIONS = (*_INTRINSICS, _REGISTERS)
 
 
 def begin(f: Function) -> None:
