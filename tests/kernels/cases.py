@@ -378,6 +378,11 @@ def _embedding_backward(d: Data, s: Shape) -> Call:
     return [d.normal(3, 50, *s[1:]), d.index(s[0], 3, 50)], {"rows": s[0]}
 
 
+@case("add_rows_", shapes=((5, 8), (63, 1), (1, 100), (300, 33), (7, 2, 3)), layouts=LAYOUTS[:1])
+def _add_rows(d: Data, s: Shape) -> Call:
+    return [d.normal(*s), d.normal(3, 50, *s[1:]), d.index(s[0], 3, 50)], {}
+
+
 @case("pick", shapes=ROWS)
 def _pick(d: Data, s: Shape) -> Call:
     return [d.normal(*s), d.index(s[-1], *s[:-1])], {}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+
+import pellucid as pl
 
 from pellucid.base import dtypes
 from pellucid.device import reference
@@ -51,3 +54,20 @@ def test_operations_explain_themselves(op: type[Op]) -> None:
 def test_names_of_cases_are_unique() -> None:
     names = [c.name for c in CASES]
     assert len(set(names)) == len(names)
+
+
+def test_a_table_used_twice_adds_its_rows_to_the_gradient_that_is_there() -> None:
+    """Tied embeddings: the head's gradient comes first, and the rows that were looked up are added to it."""
+    rng = np.random.default_rng(3)
+    w, x, i = rng.standard_normal((7, 3)), rng.standard_normal((3, 7)), np.array([[2, 5, 2]])
+    table = pl.tensor(w, requires_grad=True)
+    looked_up = pl.embedding(table, pl.tensor(i))
+    y = (looked_up @ table.transpose(0, 1) * pl.tensor(x)).sum()
+    table.grad = held = pl.tensor(np.ones((7, 3)))
+    y.backward()
+    dy = x.reshape(1, 3, 7)
+    want = np.ones((7, 3)) + np.einsum("bik,bil->kl", dy, w[i])
+    np.add.at(want, i, dy @ w)
+    assert table.grad is not None
+    np.testing.assert_allclose(table.grad.numpy(), want, rtol=1e-12)
+    assert np.array_equal(held.numpy(), np.ones((7, 3)))  # somebody else's memory

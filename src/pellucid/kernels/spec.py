@@ -351,6 +351,15 @@ _row(
 
 _row("embedding", "embedding", "weight, ids", _ALL, "exact")
 _row("embedding_backward", "embedding", "dy, ids, *, rows: int", _FLOATS, "accumulate", _each(1, "dy"))
+_row(
+    "add_rows_",
+    "embedding",
+    "target, dy, ids",
+    _WIDE,
+    "accumulate",
+    _each(1, "dy"),
+    writes="target",
+)
 _row("pick", "embedding", "x, index", _ALL, "exact")
 _row("pick_backward", "embedding", "dy, index, *, size: int", _ALL, "exact")
 

@@ -50,6 +50,7 @@ class Embedding(Op):
     """y[...] = weight[ids[...]].   dweight[v] = sum of dy where the id is v"""
 
     saves = ("ids",)
+    adds_into = "weight"
 
     def forward(self, weight: Array, ids: Array) -> Array:
         self.rows = weight.shape[0]
@@ -57,6 +58,10 @@ class Embedding(Op):
         return self.kernels.embedding(weight, ids)
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
+        # A table that is the head as well has its gradient: a few rows are added to it. Narrow sums need one of their own.
+        if self.into is not None and dy.dtype in (dtypes.float32, dtypes.float64):
+            self.kernels.add_rows_(self.into, dy, self.ids)
+            return {}
         return {"weight": self.kernels.embedding_backward(dy, self.ids, rows=self.rows)}
 
 

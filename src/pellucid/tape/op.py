@@ -31,12 +31,16 @@ class Op:
     A subclass writes `forward(self, x, w, *, eps)` from Arrays to one Array and `backward(self, dy)` to a dict from
     input names to gradient Arrays; `needs` says which gradients are wanted. `saves` declares the names that `save`
     keeps for backward, which makes the memory a recorded operation holds known in advance.
+
+    `adds_into` names an input whose gradient `backward` can add to one that is there. Where an operation before it in
+    this backward pass made the gradient of that leaf, `into` holds it; `backward` may add to it and return none.
     """
 
     saves: ClassVar[tuple[str, ...]] = ()
     names: ClassVar[tuple[str, ...]] = ()
     places: ClassVar[dict[str, int]] = {}  # of the inputs, by name
     variadic: ClassVar[bool] = False
+    adds_into: ClassVar[str | None] = None
 
     kernels: Any  # the kernel functions of the inputs' device
     # Once recorded, leaves as they are and results as the Op that made them: the tape keeps no memory but by `save`.
@@ -45,6 +49,7 @@ class Op:
     sequence: int
     recording: bool
     released: bool = False
+    into: Array | None  # see `adds_into`
 
     def __init_subclass__(cls) -> None:
         positional = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -225,6 +230,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
         return
     ops = tape(root)
     pending: dict[int, Array] = {root.op.sequence: seed}
+    made: dict[int, Tensor] = {}  # leaves whose gradient is this pass's own
     trace = state.trace if traces else None
     recording, state.recording = state.recording, False
     try:
@@ -233,6 +239,9 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
             dy = pending.pop(op.sequence, None)
             if dy is None:
                 continue
+            if op.adds_into is not None:
+                leaf = made.get(id(op.inputs[op.places[op.adds_into]]))
+                op.into = None if leaf is None or leaf.grad is None else leaf.grad.array
             gradients: Iterable[Array | None]
             if trace is not None:
                 gradients = trace.backward(op, dy)
@@ -256,6 +265,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
                     assert dx.shape == shape, f"{type(op).__name__}: gradient {dx.shape} for {shape}"
                     shared = dx.buffer is dy.buffer or id(dx.buffer) in kept
                     _accumulate(x, dx, shared)  # type: ignore[arg-type]
+                    made[id(x)] = x  # type: ignore[assignment]
             if not keep_tape:
                 op.release()
     finally:

@@ -15,7 +15,7 @@ from .activation import (
 from .attention import attention, attention_backward, rope
 from .clip import clip_scale, global_norm
 from .decode_layers import decode_layers
-from .embedding import embedding, embedding_backward, pick, pick_backward
+from .embedding import add_rows_, embedding, embedding_backward, pick, pick_backward
 from .experts import (
     gather_rows,
     grouped_matmul,
@@ -70,6 +70,7 @@ __all__ = [
     "abs",
     "adamw_",
     "add",
+    "add_rows_",
     "all_finite",
     "argmax",
     "assign_",

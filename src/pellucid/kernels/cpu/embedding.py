@@ -42,6 +42,16 @@ def _scatter(lo, hi, dy, ids, dtable, rows, count, n, shares):
 
 
 @kernel
+def _add_rows(lo, hi, dy, ids, target, count, n, shares):
+    """Items are the remainders of ids by `shares`."""
+    for share in range(lo, hi):
+        for i in range(count):
+            v = load(ids, i)
+            if v % shares == share:
+                add_row(target, v * n, dy, i * n, n)
+
+
+@kernel
 def _pick(lo, hi, x, index, y, n):
     for i in range(lo, hi):
         put(y, i, element(x, i * n + load(index, i)))
@@ -78,6 +88,15 @@ def embedding_backward(dy: Array, ids: Array, *, rows: int) -> Array:
     shares = _SHARES if (rows + ids.size) * n > GRAIN else 1
     _scatter(shares, 1, dy, ids, dweight, rows, ids.size, n, shares)
     return dweight if kind is dy.dtype else cast(dweight, dtype=dy.dtype)
+
+
+def add_rows_(target: Array, dy: Array, ids: Array) -> None:
+    """target[v] += sum of dy over the positions with id v, one after the other.   target: (V, ...), contiguous"""
+    check_indices("add_rows_", ids, target.shape[0])
+    dy, ids = contiguous(dy), contiguous(ids)
+    n = math.prod(target.shape[1:])
+    shares = _SHARES if ids.size * n > GRAIN else 1
+    _add_rows(shares, 1, dy, ids, target, ids.size, n, shares)
 
 
 def pick(x: Array, index: Array) -> Array:

@@ -1,8 +1,8 @@
 """Mean squared error; cross-entropy in nats, alone and fused with the language-model head.
 
 The fused form takes the hidden states and the head's weight and never holds more than a chunk of the logits; it
-returns the gradients of both with the loss, because the logits it needs for them are there only then. A chunk's logits
-become their own gradient in place; the gradient of the weight adds the chunks in order.
+returns the gradients of both with the loss, because the logits it needs for them are there only then. The gradient of
+the weight adds the chunks in order.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _exponentials(x, i, n, top):
 
 
 @kernel
-def _chunk(lo, hi, logits, targets, weights, each, n, gradients):
-    """each = weighted loss of a row; the logits become the gradient of their sum where `gradients`."""
+def _chunk(lo, hi, logits, targets, weights, each, dlogits, n, gradients):
+    """each = weighted loss of a row; dlogits, which may be the logits, the gradient of their sum where `gradients`."""
     for row in range(lo, hi):
         i = row * n
         w = like(load(weights, row), load(logits, i))
@@ -107,7 +107,7 @@ def _chunk(lo, hi, logits, targets, weights, each, n, gradients):
             store(each, row, 0)
             if gradients:
                 for k in range(n):
-                    store(logits, i + k, 0)
+                    store(dlogits, i + k, 0)
             continue
         top = largest(logits, i, 1, n, load(logits, i))
         hit = i + load(targets, row)
@@ -115,9 +115,10 @@ def _chunk(lo, hi, logits, targets, weights, each, n, gradients):
         if gradients:
             total = _exponentials(logits, i, n, top)
             scale = w / total
+            hit_gradient = load(logits, hit) * scale - w
             for k in range(n):
-                store(logits, i + k, load(logits, i + k) * scale)
-            store(logits, hit, load(logits, hit) - w)
+                store(dlogits, i + k, load(logits, i + k) * scale)
+            store(dlogits, hit, hit_gradient)
         else:
             total = sum_exp(logits, i, n, top)
         store(each, row, w * (like(math.log(total), top) + (top - chosen)))
@@ -206,12 +207,15 @@ def lm_head_loss(
         part = a.slice(0, first, last)
         logits = matmul(part, b.transpose(), operand_dtype=operand)
         at = [v.slice(0, first, last) for v in (targets, weights, each)]
-        _chunk(last - first, row_grain(n, cost=4), logits, *at, n, gradients)
+        # only products read the gradient: where they round it, it is made in what they round it to
+        dlogits = logits if operand is None or not gradients else device.empty(logits.shape, operand)
+        _chunk(last - first, row_grain(n, cost=4), logits, *at, dlogits, n, gradients)
+        del logits
         if not gradients:
             continue
-        dpart = matmul(logits, b, operand_dtype=operand)
-        dshare = matmul(logits.transpose(), part, operand_dtype=operand)
-        del logits
+        dpart = matmul(dlogits, b, operand_dtype=operand, result_dtype=kind)
+        dshare = matmul(dlogits.transpose(), part, operand_dtype=operand, result_dtype=kind)
+        del dlogits
         if dweight is None:
             dweight = dshare
         else:

@@ -1,7 +1,7 @@
 """The reference backend: every kernel's definition, in NumPy. Slow, plain, float64-capable."""
 
 from .attention import attention, attention_backward, rope
-from .embedding import embedding, embedding_backward, pick, pick_backward
+from .embedding import add_rows_, embedding, embedding_backward, pick, pick_backward
 from .experts import (
     expert_gates,
     expert_gates_backward,
@@ -82,6 +82,7 @@ __all__ = [
     "abs",
     "adamw_",
     "add",
+    "add_rows_",
     "all_finite",
     "argmax",
     "assign_",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...device import Array
+from ...device.cpu import view
 from ..indices import check_indices
 from .host import read, write
 
@@ -24,6 +25,13 @@ def embedding_backward(dy: Array, ids: Array, *, rows: int) -> Array:
     dweight = np.zeros((rows, *rest), g.dtype)
     np.add.at(dweight, index, g.reshape(index.size, *rest))
     return write(dy, dweight)
+
+
+def add_rows_(target: Array, dy: Array, ids: Array) -> None:
+    """target[v] += sum of dy over the positions with id v, one after the other.   target: (V, ...), contiguous"""
+    check_indices("add_rows_", ids, target.shape[0])
+    index = read(ids).reshape(-1)
+    np.add.at(view(target), index, read(dy).reshape(index.size, *target.shape[1:]))
 
 
 def pick(x: Array, index: Array) -> Array:
