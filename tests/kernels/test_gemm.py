@@ -26,7 +26,7 @@ from pellucid.base.errors import DeviceError, DTypeError, ShapeError
 from pellucid.base.settings import settings
 from pellucid.device import Array, Buffer, HostDevice, cpu, pool
 from pellucid.device.cpu import view
-from pellucid.kernels.cpu import cache, gemm_ir, gemm_plan, gemv_ir, ir, isa, pack_ir
+from pellucid.kernels.cpu import cache, gemm_ir, gemm_plan, gemv_ir, ir, isa, pack_ir, tiles_ir
 from pellucid.kernels.cpu.matmul import matmul
 from pellucid.kernels.cpu.vectors_ir import Format
 
@@ -398,6 +398,30 @@ def test_neon_code_multiplies_and_adds_in_one_instruction() -> None:
         form = Format(name, neon)
         for text in (pack_ir.packing_text(form, source), gemv_ir.vector_text(form, source)):
             assert ".globl" in machine.emit_assembly(ir.optimise(text, machine))
+
+
+def test_code_for_tile_registers_multiplies_in_one_instruction() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    amx = next(p for p in isa.ALL if p.tiles)
+    target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
+    machine = target.create_target_machine(cpu=amx.cpu, features=amx.features, opt=3)
+    form = Format("tiles", amx)
+    assembly = machine.emit_assembly(ir.optimise(gemm_ir.product_text(form), machine))
+    body = assembly.split("tile_2x2:")[1].split(".cfi_endproc")[0]
+    assert body.count("tdpbf16ps\t") == 4
+    assert assembly.count("ldtilecfg\t") == assembly.count("tilerelease") == 1
+    for source in ("float32", "bfloat16", "float16", "int8"):
+        assert ".globl" in machine.emit_assembly(ir.optimise(tiles_ir.packing_text(form, source), machine))
+
+
+def test_tile_registers_are_for_those_whom_the_system_lets_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    amx = next(p for p in isa.ALL if p.tiles)
+    monkeypatch.setattr(isa, "_host", lambda: ("x86_64", frozenset(amx.needs)))
+    for allowed in (True, False):
+        monkeypatch.setattr(isa, "_may_use_tiles", lambda answer=allowed: answer)
+        assert isa.runs_here(amx) is allowed
+        assert isa.available()[0].name == ("amx" if allowed else "avx512bf16")
 
 
 def test_machine_code_is_kept_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import pellucid as pl
-
 from pellucid.base import dtypes
 from pellucid.device import reference
 from pellucid.tape import Op, gradcheck, tape

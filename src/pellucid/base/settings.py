@@ -14,8 +14,8 @@ class Settings:
     """Switches of one process, read once at the first use.
 
     threads: PELLUCID_THREADS, CPU threads of the worker pool (default: the cores this process may use).
-    isa: PELLUCID_ISA, forces a CPU instruction path ("amx", "avx512bf16", "avx512", "avx2", "neon", "portable"); None picks
-        the best.
+    isa: PELLUCID_ISA, forces a CPU instruction path ("amx", "avx512bf16", "avx512", "avx2", "neon", "portable"); None
+        picks the best.
     poison: PELLUCID_POISON=1 fills every fresh buffer with NaN bytes, so that reading unwritten memory shows.
     cache: PELLUCID_CACHE, folder for compiled kernels (default ~/.cache/pellucid).
     """

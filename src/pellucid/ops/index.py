@@ -58,7 +58,7 @@ class Embedding(Op):
         return self.kernels.embedding(weight, ids)
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
-        # A table that is the head as well has its gradient: a few rows are added to it. Narrow sums need one of their own.
+        # A table that is the head as well has its gradient: a few rows are added to it. Narrow sums are made apart.
         if self.into is not None and dy.dtype in (dtypes.float32, dtypes.float64):
             self.kernels.add_rows_(self.into, dy, self.ids)
             return {}

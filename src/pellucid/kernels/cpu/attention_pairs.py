@@ -91,7 +91,7 @@ def operands(x: Array, plan: Bounds, tq: int, *, rows: bool, couples: bool) -> t
 
 
 def _turned(coupled: Array, sets: int, half: int, padded: int) -> Array:
-    """(sets, half, padded) couples to (sets, padded, row): those of a feature side by side, as tile registers read them."""
+    """(sets, half, padded) couples to (sets, padded, row): those of a feature side by side, for tile registers."""
     row = _row_of_couples.py_func(half)
     turned = memory(coupled.device.empty((sets * padded * row,), dtypes.float32))
     _turn(sets * -(-half // _LANES), max(1, _GRAIN_OUT // _LANES), coupled, turned, half, padded, row)

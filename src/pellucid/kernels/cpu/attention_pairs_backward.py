@@ -143,8 +143,8 @@ def _blocks(
                 )
                 at, k_row, k_step = couple_at(begin, first, head, batch * kv_heads, half, coupled)
                 product_pairs(
-                    scratch, dq_turned, lanes, kc, at, k_row, k_step, scratch, ds_coupled, lanes, d, lanes, (n + 1) // 2,
-                    first - begin,
+                    scratch, dq_turned, lanes, kc, at, k_row, k_step, scratch, ds_coupled, lanes, d, lanes,
+                    (n + 1) // 2, first - begin,
                 )  # fmt: skip
             if seen == 0:
                 fill(scratch, dq_turned, d * lanes, 0)

@@ -78,8 +78,8 @@ def _host() -> tuple[str, frozenset[str]]:
 
 @cache
 def _may_use_tiles() -> bool:
-    """Asks Linux for the tile registers, whose content it keeps for those processes only that did: for this process, all
-    its threads and its children   (Documentation/arch/x86/xstate.rst)."""
+    """Asks Linux for the tile registers, whose content it keeps for those processes only that did, for all threads and
+    children of this one   (Documentation/arch/x86/xstate.rst)."""
     if platform.system() != "Linux":
         return False
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18

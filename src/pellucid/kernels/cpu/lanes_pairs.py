@@ -21,8 +21,8 @@ from numba.core import cgutils
 
 from . import formats
 from .functions import inner, intrinsic
-from .lanes_tiles import TILES, product_tiles
 from .lanes import VECTOR, Lanes, apart, is_half, splat, vectors_of, vload, vsplat, vstore, widened, width
+from .lanes_tiles import TILES, product_tiles
 
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _ROWS, _VECTORS = 8, 2  # of the register tile: 16 sums hide the latency of the product

@@ -2,8 +2,8 @@
 
 A kernel encloses its work in `begin_tiles()` and `end_tiles()`, which do nothing on other paths. One operand then has
 its pairs along a row, a register's 16 pairs side by side in memory, the other one has them down its columns, which is
-how the kernels of attention lay both out. Blocks are 32 or 16 rows and 32 columns; rows and pairs beyond whole registers
-are left to the vectors.
+how the kernels of attention lay both out. Blocks are 32 or 16 rows and 32 columns; rows and pairs beyond whole
+registers are left to the vectors.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ _block_1, _block_2 = _block(1), _block(2)
 
 @inner
 def product_tiles(c, c0, ldc, a, a0, row, b, b0, ldb, m, n, steps, accumulate):
-    """c = a b, or c += a b where `accumulate` is not 0, for m rows, a multiple of 16, over `steps` times 16 pairs, which
-    lie side by side in a's rows; the rest as in `product_pairs`."""
+    """c = a b, or c += a b where `accumulate` is not 0, for m rows, a multiple of 16, over `steps` times 16 pairs,
+    which lie side by side in a's rows; the rest as in `product_pairs`."""
     for r in range(0, m, 2 * _LINES):
         for column in range(0, n, 2 * _LINES):
             into, here = c0 + r * ldc + column, a0 + r * row

@@ -29,6 +29,17 @@ def _sum_of_squares(x, i, n, centre):
 
 
 @summing
+def _deviations(x, i, n, centre):
+    """sums of x - centre and of its square over a row"""
+    first, second = like(0, centre), like(0, centre)
+    for k in range(n):
+        v = load(x, i + k) - centre
+        first += v
+        second += v * v
+    return first, second
+
+
+@summing
 def _two_sums(dy, x, weight, i, n, centre, scale):
     """sum of g and of g h over a row, g = dy weight, h = (x - centre) scale"""
     first, second = like(0, centre), like(0, centre)
@@ -102,8 +113,13 @@ def _layernorm(lo, hi, x, weight, bias, y, mean, rstd, n, eps, biased):
     for row in range(lo, hi):
         i = row * n
         zero = like(0, load(rstd, row))
-        m = like(sum_row(x, i, 1, n), zero) / like(n, zero)
-        r = like(1, zero) / math.sqrt(_sum_of_squares(x, i, n, m) / like(n, zero) + like(eps, zero))
+        near = like(sum_row(x, i, 1, n), zero) / like(n, zero)
+        # what rounding left in that mean shows in the deviations, which are small and hence exact
+        first, second = _deviations(x, i, n, near)
+        rest = first / like(n, zero)
+        m = near + rest
+        variance = second / like(n, zero) - rest * rest
+        r = like(1, zero) / math.sqrt((variance if variance > 0 else like(0, zero) * variance) + like(eps, zero))
         store(mean, row, m)
         store(rstd, row, r)
         if biased:

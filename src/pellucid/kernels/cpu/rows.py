@@ -16,7 +16,7 @@ from .formats import load, store
 from .functions import inlined, larger, like, summing
 from .launch import kernel
 
-_PIECE = 4096  # elements summed in the element's own precision, in many partial sums, one a lane
+_PIECE = 1024  # elements summed in the element's own precision, in many partial sums, one a lane
 _STRIDED_PIECE = 256  # the same where the elements do not fill vectors, in few
 
 

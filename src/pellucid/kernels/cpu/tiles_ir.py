@@ -123,7 +123,7 @@ def tile(form: Format, rows: int, columns: int, params: str, plain: int, first: 
 
 
 class _Packer:
-    """The packing of one operand: 16 lines x 32 k at a time, as they lie in memory, then turned where they have to be."""
+    """The packing of one operand: 16 lines x 32 k at a time, as they lie in memory, turned where they have to be."""
 
     def __init__(self, v: Vectors, form: Format, source: str, width: int, side: str) -> None:
         self.v, self.form, self.source, self.side = v, form, source, side
