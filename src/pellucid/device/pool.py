@@ -24,7 +24,7 @@ from ..base.settings import settings
 from .objects import builtin
 from .pool_protocol import compile_native, compile_protocol
 
-__all__ = ["compile_native", "native_run", "run", "running_flag", "set_threads", "start", "threads"]
+__all__ = ["compile_native", "native_run", "ready", "run", "running_flag", "set_threads", "start", "threads"]
 
 _SPIN_S = 80e-6  # how long a worker without work keeps looking, and how long a launch waits before it yields its core
 
@@ -94,6 +94,12 @@ def native_run() -> int:
     """Address of the same as a native function `void(ptr function, i64* block, i64 n, i64 grain)`, for native callers.
     It never starts workers: it uses those that run."""
     return _native["run"]
+
+
+def ready() -> None:
+    """Starts the workers unless they run: before a native function that launches through `native_run`."""
+    if not _running[0]:
+        start()
 
 
 def running_flag() -> int:

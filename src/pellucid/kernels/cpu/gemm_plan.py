@@ -19,7 +19,8 @@ from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
 from . import gemm_ir, gemv_ir, ir, pack_ir, tiles_ir
-from .gemm_ir import WORD, WORDS
+from .gemm_ir import BASES, MOST_BASES, WORD, WORDS
+from .isa import current
 from .vectors_ir import SIZE, Format
 
 _K_BYTES = 3072  # of one line in a block of k: a panel of each operand stays in the first two cache levels
@@ -103,7 +104,7 @@ class Step:
     """A launch of a native pass over `items` in chunks of `grain`.
 
     `words` is its block, with offsets where a run adds addresses: `bases` are pairs of a word's number and what it is
-    relative to ("a", "b", "bias", "y" or "scratch").
+    relative to, one of `gemm_ir.BASES`.
     """
 
     address: int
@@ -115,11 +116,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything about a product but its addresses."""
+    """Everything about a product but its addresses: the steps of its program (see `gemm_ir.STEP`), after their number."""
 
     shape: tuple[int, ...]
     dtype: DType
-    steps: tuple[Step, ...]
+    steps: array[int]
+    parallel: bool  # whether a step has more than one chunk
     scratch_bytes: int
     offsets: tuple[array[int], ...]  # of the batches; the steps hold their addresses
 
@@ -127,10 +129,23 @@ class Plan:
 def make(a: Array, b: Array, bias: Array | None, form: Format, dtype: DType, shape: tuple[int, ...]) -> Plan:
     """The plan of a product of operands with one batch shape."""
     if not prod(shape):
-        return Plan(shape, dtype, (), 0, ())
+        return Plan(shape, dtype, array("q", [0]), False, 0, ())
     planner = _Planner(*_merged(a, b), bias, form, dtype)
-    steps = tuple(planner.steps())
-    return Plan(shape, dtype, steps, planner.scratch, (*planner.offsets, planner.zeros))
+    steps = list(planner.steps())
+    memory = array("q", [len(steps)])
+    for step in steps:
+        bases = [number for word, base in step.bases for number in (word, BASES.index(base))]
+        memory.extend((step.address, step.items, step.grain, len(step.bases)))
+        memory.extend((*bases, *[0] * (2 * MOST_BASES - len(bases)), *step.words))
+    parallel = any(step.items > step.grain for step in steps)
+    return Plan(shape, dtype, memory, parallel, planner.scratch, (*planner.offsets, planner.zeros))
+
+
+@cache
+def program() -> int:
+    """Address of the native function that carries out a plan's steps."""
+    text = gemm_ir.program_text()
+    return ir.compile_functions(text, current()).get_function_address("program")
 
 
 def _merged(a: Array, b: Array) -> tuple[Array, Array]:

@@ -6,6 +6,8 @@ strides and dtypes only and is remembered, so a repeated product costs filling i
 
 from __future__ import annotations
 
+from array import array
+
 from ...base import dtypes, shapes
 from ...base.dtypes import DType
 from ...base.errors import DTypeError, ShapeError
@@ -18,6 +20,7 @@ from .small_matmul import SmallPlan, gradient_plan, small_plan
 from .vectors_ir import Format
 
 _PLANS = 4096  # remembered
+_pool_run = pool.native_run()
 _plans: dict[object, Plan | SmallPlan] = {}
 
 
@@ -110,14 +113,12 @@ def linear_backward(
 
 def _run(plan: Plan, a: Array, b: Array, bias: Array | None, y: Array) -> Array:
     scratch = a.buffer.device.allocate(plan.scratch_bytes)
-    starts = {"a": a.address, "b": b.address, "y": y.address, "scratch": scratch.address}
-    if bias is not None:
-        starts["bias"] = bias.address
-    for step in plan.steps:
-        block = step.words[:]
-        for word, base in step.bases:
-            block[word] += starts[base]
-        pool.run(step.address, block.buffer_info()[0], step.items, step.grain)
+    if plan.parallel:
+        pool.ready()
+    start = 0 if bias is None else bias.address
+    steps = plan.steps.buffer_info()[0]
+    block = array("q", (_pool_run, steps, a.address, b.address, start, y.address, scratch.address))  # gemm_ir.PROGRAM
+    pool.run(gemm_plan.program(), block.buffer_info()[0], 1, 1)
     return y
 
 
