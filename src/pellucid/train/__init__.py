@@ -1,14 +1,18 @@
 """Training: the step, the loop, evaluation, and what a run leaves behind."""
 
+from .average import Average
 from .config import TrainConfig
-from .events import Evaluated, Event, Sampled, Saved, Stepped
+from .events import EndedEarly, Evaluated, Event, Sampled, Saved, Stepped
 from .load import load_model, model_from
 from .metrics import Metrics, read_metrics
 from .peak import measure_peak
 from .step import Evaluation, StepResult, accumulate, evaluate, evaluate_file, train_step
-from .trainer import Trainer, TrainResult, make_optimizer
+from .trainer import Trainer, TrainResult
+from .update import make_optimizer
 
 __all__ = [
+    "Average",
+    "EndedEarly",
     "Evaluated",
     "Evaluation",
     "Event",

@@ -81,6 +81,7 @@ def train_step(
     """
     optimizer.zero_grad()
     loss, routing = _accumulate(model, batch, micro_batches)
+    optimizer.prepare()
     norm, scale = clip_scale(optimizer.parameters.values(), max_norm)
     size = norm.item()
     if not (abs(loss) < float("inf") and size < float("inf")):
