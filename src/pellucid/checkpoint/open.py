@@ -46,7 +46,7 @@ def open_source(path: StrPath) -> ModelSource:
 
 def model_from(checkpoint: Checkpoint, *, device: str | Device = "cpu") -> TransformerLM:
     """The model a checkpoint describes, with its weights. Raises CheckpointError for another architecture."""
-    model = TransformerLM(checkpoint_config(checkpoint), device=device)
+    model = TransformerLM(checkpoint_config(checkpoint), device=device, draw=False)
     load_into(dict(model.named_parameters()), checkpoint.tensors)
     return model
 

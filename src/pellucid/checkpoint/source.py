@@ -47,7 +47,7 @@ class ModelSource:
 
         Raises CheckpointError for weights that don't fit the configuration, by name and shape, before any is read.
         """
-        model = TransformerLM(self.config, device=device)
+        model = TransformerLM(self.config, device=device, draw=False)
         load_streamed(dict(model.named_parameters()), self.weights)
         return model
 

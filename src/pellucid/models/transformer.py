@@ -54,7 +54,7 @@ class Block(Module):
     experts."""
 
     def __init__(
-        self, config: TransformerConfig, number: int, *, generator: Generator, dropout: Generator, device: str | Device
+        self, config: TransformerConfig, number: int, *, generator: Generator | None, dropout: Generator, device: str | Device
     ) -> None:
         c = config
         shared: dict[str, Any] = {
@@ -120,7 +120,7 @@ class Transformer(Module):
     """The trunk: ids to normalised hidden states."""
 
     def __init__(
-        self, config: TransformerConfig, *, generator: Generator, dropout: Generator, device: str | Device
+        self, config: TransformerConfig, *, generator: Generator | None, dropout: Generator, device: str | Device
     ) -> None:
         c = config
         self.config = c
@@ -165,11 +165,12 @@ class TransformerLM(Module):
     Raises ConfigError for an impossible configuration and DeviceError for a device that is not there.
     """
 
-    def __init__(self, config: TransformerConfig, *, device: str | Device = "cpu") -> None:
+    def __init__(self, config: TransformerConfig, *, device: str | Device = "cpu", draw: bool = True) -> None:
+        """draw: initial weights; False leaves memory that nobody wrote, for a caller that loads every one of them."""
         where = find_device(device)
-        generator = Generator(config.seed)
+        generator = Generator(config.seed) if draw else None
         self.config = config
-        self.dropout_generator = generator.split(1)
+        self.dropout_generator = Generator(config.seed).split(1)
         self.model = Transformer(config, generator=generator, dropout=self.dropout_generator, device=where)
         self.lm_head = None
         self._routed: tuple[list[Array], float] | None = None

@@ -86,7 +86,7 @@ class SelfAttention(Module):
         kv_heads: int,
         head_dim: int,
         *,
-        generator: Generator,
+        generator: Generator | None,
         bias: bool = False,
         dropout: float = 0.0,
         interleaved: bool = False,
