@@ -144,3 +144,47 @@ def _llama(keys: _Keys, metadata: Keys, heads: int, width: int, where: str) -> d
     if type(interleaved) is not bool:
         raise CheckpointError(where, f"{INTERLEAVED} can't be used", got=repr(interleaved), expected="a bool")
     return {"head_dim": head, "rope_base": keys.real("rope.freq_base", 10000.0), "rope_interleaved": interleaved}
+
+
+# --- and back ---------------------------------------------------------------------------------------------------------
+
+
+def architecture_for(config: TransformerConfig, where: str) -> str:
+    """The architecture that computes what the configuration asks for. Raises CheckpointError where there is none."""
+    c = config
+    if c.experts is not None:
+        raise CheckpointError(where, "mixtures of experts can't be exported as GGUF", got=f"experts {c.experts}")
+    family = (c.norm, c.positions, c.activation, c.biases)
+    if family == ("rmsnorm", "rope", "swiglu", False):
+        return "llama"
+    if family == ("layernorm", "learned", "gelu_tanh", True):
+        if c.kv_heads != c.n_heads or c.head_width * c.n_heads != c.d_model:
+            got = f"{c.n_heads} heads of {c.head_width} and {c.kv_heads} for keys, width {c.d_model}"
+            raise CheckpointError(where, "GPT-2's layout has no room for these heads", got=got)
+        return "gpt2"
+    got = f"norm {c.norm}, positions {c.positions}, activation {c.activation}, biases {c.biases}"
+    expected = "rmsnorm, rope, swiglu without biases (Llama), or layernorm, learned, gelu_tanh with biases (GPT-2)"
+    raise CheckpointError(where, "llama.cpp has no architecture of this kind", got=got, expected=expected)
+
+
+def keys_of(config: TransformerConfig, architecture: str) -> dict[str, Any]:
+    """The keys that `config_of` reads as this configuration."""
+    c = config
+    found: dict[str, Any] = {
+        "block_count": c.n_layers,
+        "context_length": c.max_seq_len,
+        "embedding_length": c.d_model,
+        "feed_forward_length": c.hidden,
+        "attention.head_count": c.n_heads,
+        _EPSILON[architecture]: c.norm_eps,
+    }
+    if architecture != "gpt2":
+        found |= {
+            "attention.head_count_kv": c.kv_heads,
+            "attention.key_length": c.head_width,
+            "attention.value_length": c.head_width,
+            "rope.dimension_count": c.head_width,
+            "rope.freq_base": c.rope_base,
+        }
+    keys = {ARCHITECTURE: architecture} | {f"{architecture}.{name}": value for name, value in found.items()}
+    return keys | ({INTERLEAVED: True} if c.rope_interleaved else {})
