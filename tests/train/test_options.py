@@ -124,13 +124,13 @@ def test_an_epoch_reads_every_window_once(tokens: TokenFile) -> None:
     run = Trainer(TransformerLM(MODEL), tokens, replace(config, eval_every=None))
     seen: Counter[bytes] = Counter()
     for step in range(config.steps):
-        batch = run.batch(step)
+        batch = run.source.batch(step)
         for row in batch.inputs[: min(3, 2 * windows - 3 * step)]:
             seen[row.tobytes()] += 1
     assert len(seen) == windows
     assert set(seen.values()) == {2}
-    first = np.concatenate([run.batch(step).inputs for step in range(10)])
-    second = np.concatenate([run.batch(step + windows // 3 + 1).inputs for step in range(10)])
+    first = np.concatenate([run.source.batch(step).inputs for step in range(10)])
+    second = np.concatenate([run.source.batch(step + windows // 3 + 1).inputs for step in range(10)])
     assert not np.array_equal(first, second)  # every epoch has an order of its own
     with pytest.raises(ConfigError, match=r"^TrainConfig: epochs must be positive; got 0$"):
         TRAIN.for_epochs(0, 100)
@@ -193,7 +193,7 @@ def test_the_running_mean_is_that_of_its_equation_and_changes_no_weight(tokens: 
     for name, value in weights(model).items():
         np.testing.assert_allclose(value, means[name], rtol=1e-5, atol=1e-6)
     assert run.held_out is not None
-    assert evaluated[-1] == evaluate_file(model, run.held_out, sequences=4, seq_len=16).loss
+    assert evaluated[-1] == evaluate_file(model, run.held_out.tokens, sequences=4, seq_len=16).loss
     assert read_metrics(tmp_path / "a" / "metrics.jsonl")[-1]["average_held_out_loss"] == evaluated[-1]
     trainer(tokens, tmp_path / "b", TRAIN).run()
     with pytest.raises(CheckpointError) as error:

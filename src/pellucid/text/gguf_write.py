@@ -52,7 +52,9 @@ def _fill(found: dict[str, Any], size: int) -> None:
     tokens: list[str] = found["tokens"]
     missing = size - len(tokens)
     if missing < 0:
-        raise DataError(_WHERE, "the tokenizer has more tokens than the model", got=len(tokens), expected=f"at most {size}")
+        raise DataError(
+            _WHERE, "the tokenizer has more tokens than the model", got=len(tokens), expected=f"at most {size}"
+        )
     found["tokens"] = [*tokens, *(f"[PAD{i}]" for i in range(len(tokens), size))]
     found["token_type"] = np.concatenate([found["token_type"], np.full(missing, UNUSED, np.int32)])
     if "scores" in found:
@@ -98,7 +100,9 @@ def _family(parts: Parts, *, whole: bool) -> tuple[str, list[str]]:
             return name, notes
     got = " and ".join(cut.name for cut in cutting.cuts) or "no pattern"
     expected = ", ".join(FAMILIES)
-    raise DataError(_WHERE, "words cut in a way that llama.cpp has no name for", got=got, expected=f"those of {expected}")
+    raise DataError(
+        _WHERE, "words cut in a way that llama.cpp has no name for", got=got, expected=f"those of {expected}"
+    )
 
 
 def _frame(frame: tuple[tuple[int, ...], tuple[int, ...]]) -> dict[str, Any]:

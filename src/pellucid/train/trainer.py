@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -29,15 +29,16 @@ from ..checkpoint import (
     prune_checkpoints,
     save_checkpoint,
 )
-from ..data import TokenBatch, TokenFile
+from ..data import TokenFile
 from ..models import TransformerConfig, TransformerLM
 from ..text import Tokenizer
 from .average import Average
+from .batches import BatchSource, HeldOutSource, Objective, TokenWindows
 from .config import TrainConfig
 from .events import EndedEarly, Evaluated, Event, Sampled, Saved, Stepped
 from .judge import Judge
 from .metrics import Metrics, routing_record
-from .step import Evaluation, evaluate_file, train_step
+from .step import NEXT_TOKEN, Evaluation, evaluate_batches, train_step
 from .update import make_optimizer
 
 
@@ -55,8 +56,9 @@ class TrainResult:
 
 
 class Trainer:
-    """Trains a model on a token file.
+    """Trains a model on a token file, or on any source of batches.
 
+    objective: what a step lowers. details: settings that every checkpoint's config.json holds beside the model's.
     folder: where checkpoints and metrics go (None: nowhere). held_out: tokens to evaluate on. tokenizer: kept with each
     checkpoint. sample: makes the text of a sample from the model, every `sample_every` steps. on_event: is handed every
     event. peak: FLOP/s for the share of peak.
@@ -65,18 +67,22 @@ class Trainer:
     def __init__(
         self,
         model: TransformerLM,
-        tokens: TokenFile,
+        source: TokenFile | BatchSource,
         config: TrainConfig,
         *,
-        held_out: TokenFile | None = None,
+        held_out: TokenFile | HeldOutSource | None = None,
+        objective: Objective = NEXT_TOKEN,
+        details: Mapping[str, Any] | None = None,
         folder: str | Path | None = None,
         tokenizer: Tokenizer | None = None,
         sample: Callable[[TransformerLM, int], str] | None = None,
         on_event: Callable[[Event], None] | None = None,
         peak: float | None = None,
     ) -> None:
-        self.model, self.tokens, self.config = model, tokens, config
-        self.held_out, self.tokenizer, self.peak = held_out, tokenizer, peak
+        self.model, self.config, self.objective, self.details = model, config, objective, details or {}
+        self.source = TokenWindows(source, config) if isinstance(source, TokenFile) else source
+        self.held_out = TokenWindows(held_out, config) if isinstance(held_out, TokenFile) else held_out
+        self.tokenizer, self.peak = tokenizer, peak
         self.folder = None if folder is None else Path(folder)
         if config.patience is not None and held_out is None:
             raise ConfigError("Trainer", "patience without held-out text", hint="hold text out, or leave patience out")
@@ -157,6 +163,15 @@ class Trainer:
                 "a checkpoint of another training configuration",
                 hint="resume with the run's own configuration",
             )
+        if state.get("data", mine := self.source.fingerprint()) != mine:
+            hint = "resume with the data the run began with, cut in the same way"
+            raise CheckpointError(
+                str(checkpoint.path),
+                "a checkpoint of a run on other data",
+                got=mine[:12],
+                expected=state["data"][:12],
+                hint=hint,
+            )
         if checkpoint.optimizer is None:
             raise CheckpointError(
                 str(checkpoint.path), "no optimizer state to resume from", hint="load the weights alone into a new run"
@@ -189,10 +204,15 @@ class Trainer:
                 self.save()  # so that a run killed in its first steps resumes from its own beginning
             while not self.done and not self._stop:
                 before, c = time.perf_counter(), self.config
-                batch = self.batch(self.step)
+                batch = self.source.batch(self.step)
                 self.optimizer.learning_rate = rate = c.schedule().rate(self.step)
                 result = train_step(
-                    self.model, self.optimizer, batch, max_norm=c.max_norm, micro_batches=c.micro_batches
+                    self.model,
+                    self.optimizer,
+                    batch,
+                    max_norm=c.max_norm,
+                    micro_batches=c.micro_batches,
+                    objective=self.objective,
                 )
                 self.step += 1
                 if self.average is not None:
@@ -217,6 +237,7 @@ class Trainer:
                             "seconds": seconds,
                         }
                         | routing_record(result.routing)
+                        | self.objective.record()
                     )
                 self._between_steps(metrics)
             self._finish(metrics)
@@ -226,12 +247,6 @@ class Trainer:
         seconds, early = time.perf_counter() - start, self._ended_early and self.step < self.config.steps
         return TrainResult(self.step, loss, self.held_out_loss, not self.done, seconds, early)
 
-    def batch(self, step: int) -> TokenBatch:
-        """What step number `step`, counted from 0, reads."""
-        c = self.config
-        draw = self.tokens.shuffled if c.order == "shuffled" else self.tokens.batch
-        return draw(step, c.step_sequences, c.seq_len + 1)
-
     def save(self) -> Path:
         """Writes a checkpoint of this moment and drops the oldest ones beyond `keep`, the best one excepted."""
         assert self.folder is not None
@@ -240,7 +255,7 @@ class Trainer:
             tensors=dict(self.model.named_parameters()),
             optimizer_tensors=self.optimizer.state,
             average_tensors=None if self.average is None else self.average.tensors,
-            config={"architecture": "TransformerLM", "model": to_dict(self.model.config)},
+            config={"architecture": "TransformerLM", "model": to_dict(self.model.config), **self.details},
             tokenizer=self.tokenizer,
             state=self._state(),
         )
@@ -258,6 +273,7 @@ class Trainer:
             "dropout": self.model.dropout_generator.state(),
             "held_out_loss": self.held_out_loss,
             "best": self.judge.state(),
+            "data": self.source.fingerprint(),
         }
 
     def _between_steps(self, metrics: Metrics | None) -> None:
@@ -314,9 +330,7 @@ class Trainer:
 
     def _held_out_loss(self, batches: int | None) -> Evaluation:
         assert self.held_out is not None
-        found = evaluate_file(
-            self.model, self.held_out, sequences=self.config.sequences, seq_len=self.config.seq_len, max_batches=batches
-        )
+        found = evaluate_batches(self.model, self.held_out.batches(batches), objective=self.objective)
         if not isfinite(found.loss):
             raise NonFiniteError(
                 f"step {self.step}",
