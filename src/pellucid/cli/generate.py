@@ -12,12 +12,12 @@ import numpy as np
 import tyro
 
 from ..base.errors import CheckpointError, ConfigError, DataError
-from ..generate import Sampler
+from ..generate import Sampler, Text
 from ..text import Tokenizer
 from ..train import load_model
 from .output import Output
 from .parse import Flag, parse, told
-from .sampling import Text, opening, tokens
+from .sampling import opening, sampler_of, tokens
 
 HELP = """Writes text with a trained model, as it comes, to stdout: the prompt and what follows it.
 
@@ -71,7 +71,7 @@ def run(arguments: list[str]) -> int:
     options = parse(GenerateCommand, arguments, command="generate", help=HELP)
     if options.tokens < 1:
         raise ConfigError("--tokens", "must be at least 1", got=options.tokens)
-    sampler = _sampler(options)
+    sampler = sampler_of(options)
     prompt = _stdin() if options.prompt == "-" else options.prompt
     model, checkpoint = load_model(options.path)
     weight_bytes = model.hold_weights(options.weights)
@@ -85,7 +85,8 @@ def run(arguments: list[str]) -> int:
         raise DataError("prompt", "longer than the model's context", got=got, expected=expected, hint="shorten it")
     out, start = Output(options.json), time.perf_counter()
     out.text(prompt, end="")
-    text = Text(tokens(model, ids, sampler), tokenizer, limit=options.tokens, stop=options.stop, after=ids)
+    stops = (options.stop,) if options.stop else ()
+    text = Text(tokens(model, ids, sampler), tokenizer, limit=options.tokens, stops=stops, after=ids)
     pieces = []
     for piece in text:
         out.text(piece, end="")
@@ -107,28 +108,6 @@ def run(arguments: list[str]) -> int:
         }
     )
     return 0
-
-
-def _sampler(options: GenerateCommand) -> Sampler:
-    try:
-        if options.greedy:
-            return Sampler.greedy(repetition_penalty=options.repetition_penalty)
-        if options.temperature < 0:
-            raise ConfigError("--temperature", "is negative", got=options.temperature, expected="0 (greedy) or more")
-        return Sampler(
-            temperature=options.temperature,
-            top_k=options.top_k,
-            top_p=options.top_p,
-            repetition_penalty=options.repetition_penalty,
-            seed=options.seed,
-        )
-    except ConfigError as error:
-        if error.where.startswith("--"):
-            raise
-        what = error.what
-        for name in ("top_k", "top_p", "repetition_penalty"):
-            what = what.replace(name, f"--{name.replace('_', '-')}")
-        raise ConfigError("sampling", what, got=error.got, expected=error.expected, hint=error.hint) from None
 
 
 def _encode(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
