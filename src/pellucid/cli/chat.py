@@ -13,9 +13,9 @@ import tyro
 from ..base.config import from_dict
 from ..base.errors import CheckpointError, ConfigError, DataError
 from ..base.files import reason
+from ..checkpoint import OpenedModel, open_model
 from ..generate import Conversation
 from ..text import ChatML, ChatTemplate, Llama2, Llama3, Transcript
-from ..train import load_model
 from .chat_input import Messages, terminal
 from .chat_session import Session
 from .output import Output, note, size
@@ -136,33 +136,32 @@ def read_settings(path: Path) -> dict[str, Any]:
 def conversation(options: ChatOptions) -> tuple[Conversation, str]:
     """An empty conversation, or the one to go on with, and what its model is called."""
     assert options.model is not None
-    model, checkpoint = load_model(options.model)
-    if checkpoint.tokenizer is None:
-        raise CheckpointError(str(options.model), "the checkpoint has no tokenizer", hint="chat needs text")
-    template = template_of(options.template, None, str(options.model))
-    talk = Conversation(model, checkpoint.tokenizer, template, system=options.system)
+    opened = open_model(options.model)
+    if opened.tokenizer is None:
+        raise CheckpointError(str(options.model), "the model has no tokenizer", hint="chat needs text")
+    template = template_of(options.template, opened)
+    talk = Conversation(opened.model, opened.tokenizer, template, ends=opened.eos_ids, system=options.system)
     if options.load is not None:
         talk.load(options.load)
         if options.system is not None:
             talk.system = options.system
-    return talk, str(checkpoint.path)
+    return talk, str(opened.path)
 
 
-def template_of(wanted: str, own: ChatTemplate | None, model: str) -> ChatTemplate:
+def template_of(wanted: str, opened: OpenedModel) -> ChatTemplate:
     """The template asked for. Raises ConfigError for a model without one of its own, DataError for a file that is
     none."""
     if wanted in TEMPLATES:
         return TEMPLATES[wanted]()
-    if wanted == "auto":
-        if own is not None:
-            return own
+    own = opened.chat_template
+    if wanted == "auto" and own is None:
         hint = "--template transcript talks with a model that was trained on text alone"
-        raise ConfigError(model, "the model has no chat template", hint=hint)
-    if not wanted or not Path(wanted).is_file():
+        raise ConfigError(str(opened.path), "the model has no chat template", hint=hint)
+    if wanted != "auto" and not Path(wanted or "?").is_file():
         expected = f"auto, {', '.join(TEMPLATES)} or a file"
         raise DataError("--template", "no such template", got=repr(wanted), expected=expected)
     from ..text.jinja import JinjaTemplate  # takes as long to load as all of the text package
 
-    return JinjaTemplate.load(wanted)
-
-
+    if wanted == "auto" and own is not None:
+        return JinjaTemplate(own, variables=opened.special_tokens)
+    return JinjaTemplate.load(wanted, variables=opened.special_tokens)

@@ -35,7 +35,7 @@ class Text:
     ) -> None:
         self.count, self.ended = 0, "tokens"
         self._ids, self._tokenizer, self._limit, self._stops = ids, tokenizer, limit, stops
-        self._ends = {tokenizer.eot} if ends is None else ends
+        self._ends = frozenset({tokenizer.eot} if ends is None else ends)
         self._after, self._whole = after, whole
 
     def __iter__(self) -> Iterator[str]:

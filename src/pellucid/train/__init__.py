@@ -2,7 +2,7 @@
 
 from .config import TrainConfig
 from .events import Evaluated, Event, Sampled, Saved, Stepped
-from .load import load_model, model_from
+from .load import load_model
 from .metrics import Metrics, read_metrics
 from .peak import measure_peak
 from .step import Evaluation, StepResult, accumulate, evaluate, evaluate_file, train_step
@@ -26,7 +26,6 @@ __all__ = [
     "load_model",
     "make_optimizer",
     "measure_peak",
-    "model_from",
     "read_metrics",
     "train_step",
 ]
