@@ -33,9 +33,9 @@ Examples:
   pellucid chat                                        model and options from pellucid.toml in this folder
   echo "What is the sea?" | pellucid chat runs/book-sft --greedy
 
-A message is one line. A line that ends in \\ goes on in the next one; lines between two lines of three double quotes are
-one message. Text pasted into a terminal is one message, whatever it holds. Ctrl-C ends an answer, Ctrl-D the chat; /help
-lists the commands. Through a pipe every line is a message, and a mistake ends the program.
+A message is one line. A line that ends in \\ goes on in the next one; lines between two lines of three double quotes
+are one message. Text pasted into a terminal is one message, whatever it holds. Ctrl-C ends an answer, Ctrl-D the chat;
+/help lists the commands. Through a pipe every line is a message, and a mistake ends the program.
 
 pellucid.toml holds options under [chat], with _ for -: model = "runs/book-sft", temperature = 0.5, top_k = "none".
 What is given on the command line wins.
@@ -126,7 +126,9 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise ConfigError(str(path), f"not a TOML file: {error}") from None
     table = values.get("chat", {})
     if not isinstance(table, dict):
-        raise ConfigError(str(path), "chat is no table", got=type(table).__name__, hint="write [chat] above its options")
+        raise ConfigError(
+            str(path), "chat is no table", got=type(table).__name__, hint="write [chat] above its options"
+        )
     # TOML has no null.
     options = {key: None if value == "none" else value for key, value in table.items()}
     from_dict(ChatOptions, options, where=f"{path}: [chat]")

@@ -32,8 +32,8 @@ _PROBE = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"
 
 @dataclass(frozen=True)
 class Turn:
-    """One answer. text: what it says. tokens: drawn. prompt: ids before it, `kept` of which the caches had. ended: "turn"
-    (by the model), "tokens" (as many as allowed), "context" (it is full) or "stopped" (nobody wanted more)."""
+    """One answer. text: what it says. tokens: drawn. prompt: ids before it, `kept` of which the caches had. ended:
+    "turn" (by the model), "tokens" (as many as allowed), "context" (it is full) or "stopped" (nobody wanted more)."""
 
     text: str
     tokens: int

@@ -5,7 +5,8 @@
     User: where does the wind go?
     Assistant: over the stone
 
-No token says that a turn is over; the name of the next speaker does. So no message may hold a line that begins with one.
+No token says that a turn is over; the name of the next speaker does. So no message may hold a line that begins with
+one.
 """
 
 from __future__ import annotations

@@ -68,9 +68,7 @@ class _Keys:
         """Refuses any value but one, which is also what a missing key means."""
         value = self._left.pop(name, expected)
         if value != expected:
-            raise CheckpointError(
-                self._where, f"{self._prefix}{name}: {what}", got=value, expected=expected
-            )
+            raise CheckpointError(self._where, f"{self._prefix}{name}: {what}", got=value, expected=expected)
 
     def drop(self, *names: str) -> tuple[str, ...]:
         """Takes keys that change nothing; returns those there were."""
@@ -91,7 +89,9 @@ class _Keys:
         raise CheckpointError(self._where, f"{self._prefix}{name} can't be used", got=got, expected=expected)
 
 
-def config_of(metadata: Keys, shapes: Mapping[str, tuple[int, ...]], where: str) -> tuple[TransformerConfig, tuple[str, ...]]:
+def config_of(
+    metadata: Keys, shapes: Mapping[str, tuple[int, ...]], where: str
+) -> tuple[TransformerConfig, tuple[str, ...]]:
     """The configuration that the keys ask for, and the names of keys that change nothing here.
 
     shapes: of the tensors in the file, which say how large the vocabulary is and whether the head is tied.
