@@ -13,10 +13,10 @@ import tyro
 
 from ..base.errors import CheckpointError, ConfigError, DataError
 from ..checkpoint import OpenedModel, open_model
-from ..generate import Sampler
+from ..generate import Text
 from .output import Output
 from .parse import Flag, parse, told
-from .sampling import Text, opening, tokens
+from .sampling import opening, sampler_of, tokens
 
 HELP = """Writes text with a trained model, as it comes, to stdout: the prompt and what follows it.
 
@@ -70,7 +70,7 @@ def run(arguments: list[str]) -> int:
     options = parse(GenerateCommand, arguments, command="generate", help=HELP)
     if options.tokens < 1:
         raise ConfigError("--tokens", "must be at least 1", got=options.tokens)
-    sampler = _sampler(options)
+    sampler = sampler_of(options)
     prompt = _stdin() if options.prompt == "-" else options.prompt
     opened = open_model(options.path)
     model, tokenizer = opened.model, opened.tokenizer
@@ -84,8 +84,8 @@ def run(arguments: list[str]) -> int:
         raise DataError("prompt", "longer than the model's context", got=got, expected=expected, hint="shorten it")
     out, start = Output(options.json), time.perf_counter()
     out.text(prompt, end="")
-    drawn = tokens(model, ids, sampler)
-    text = Text(drawn, tokenizer, limit=options.tokens, stop=options.stop, after=ids, ends=opened.eos_ids)
+    stops, drawn = (options.stop,) if options.stop else (), tokens(model, ids, sampler)
+    text = Text(drawn, tokenizer, limit=options.tokens, stops=stops, after=ids, ends=opened.eos_ids)
     pieces = []
     for piece in text:
         out.text(piece, end="")
@@ -107,28 +107,6 @@ def run(arguments: list[str]) -> int:
         }
     )
     return 0
-
-
-def _sampler(options: GenerateCommand) -> Sampler:
-    try:
-        if options.greedy:
-            return Sampler.greedy(repetition_penalty=options.repetition_penalty)
-        if options.temperature < 0:
-            raise ConfigError("--temperature", "is negative", got=options.temperature, expected="0 (greedy) or more")
-        return Sampler(
-            temperature=options.temperature,
-            top_k=options.top_k,
-            top_p=options.top_p,
-            repetition_penalty=options.repetition_penalty,
-            seed=options.seed,
-        )
-    except ConfigError as error:
-        if error.where.startswith("--"):
-            raise
-        what = error.what
-        for name in ("top_k", "top_p", "repetition_penalty"):
-            what = what.replace(name, f"--{name.replace('_', '-')}")
-        raise ConfigError("sampling", what, got=error.got, expected=error.expected, hint=error.hint) from None
 
 
 def _encode(opened: OpenedModel, prompt: str) -> np.ndarray:

@@ -71,6 +71,17 @@ class KVCache:
             )
         self.length = length
 
+    def repeat(self, source: KVCache) -> None:
+        """Every text of the batch begins with what the one text of `source` holds, in place of what was here. Raises
+        ShapeError where that is not one text, or longer than the capacity."""
+        if source.keys.shape[0] != 1:
+            raise ShapeError("KVCache", "can't repeat several texts", got=source.keys.shape[0], expected=1)
+        self.length = 0
+        self.length = self.check(source.length)
+        for mine, theirs in ((self.keys, source.keys), (self.values, source.values)):
+            kernels = mine.device.kernels
+            kernels.assign_(mine.slice(1, 0, self.length), theirs.slice(1, 0, self.length))
+
 
 class SelfAttention(Module):
     """Causal grouped-query self-attention   (Vaswani et al. 2017; Ainslie et al. 2023).

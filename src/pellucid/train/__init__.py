@@ -2,7 +2,9 @@
 
 from .average import Average
 from .batches import Batch, BatchSource, HeldOutSource, NextToken, Objective, TokenWindows
+from .choices import ChoiceResult, Scores, evaluate_choices, score_choices
 from .config import TrainConfig
+from .doubts import asked, doubts, overlap, run_length
 from .events import EndedEarly, Evaluated, Event, Sampled, Saved, Stepped
 from .load import load_model
 from .metrics import Metrics, read_metrics
@@ -15,6 +17,7 @@ __all__ = [
     "Average",
     "Batch",
     "BatchSource",
+    "ChoiceResult",
     "EndedEarly",
     "Evaluated",
     "Evaluation",
@@ -25,6 +28,7 @@ __all__ = [
     "Objective",
     "Sampled",
     "Saved",
+    "Scores",
     "StepResult",
     "Stepped",
     "TokenWindows",
@@ -32,12 +36,18 @@ __all__ = [
     "TrainResult",
     "Trainer",
     "accumulate",
+    "asked",
+    "doubts",
     "evaluate",
     "evaluate_batches",
+    "evaluate_choices",
     "evaluate_file",
     "load_model",
     "make_optimizer",
     "measure_peak",
+    "overlap",
     "read_metrics",
+    "run_length",
+    "score_choices",
     "train_step",
 ]
