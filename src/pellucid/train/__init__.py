@@ -9,7 +9,9 @@ from .events import EndedEarly, Evaluated, Event, Sampled, Saved, Stepped
 from .load import load_model
 from .metrics import Metrics, read_metrics
 from .peak import measure_peak
+from .preferences import PairBatch, Pairs, PreferenceLoss, reference_log_probs
 from .step import Evaluation, StepResult, accumulate, evaluate, evaluate_batches, evaluate_file, train_step
+from .supervised import Encoding
 from .trainer import Trainer, TrainResult
 from .update import make_optimizer
 
@@ -18,6 +20,7 @@ __all__ = [
     "Batch",
     "BatchSource",
     "ChoiceResult",
+    "Encoding",
     "EndedEarly",
     "Evaluated",
     "Evaluation",
@@ -26,6 +29,9 @@ __all__ = [
     "Metrics",
     "NextToken",
     "Objective",
+    "PairBatch",
+    "Pairs",
+    "PreferenceLoss",
     "Sampled",
     "Saved",
     "Scores",
@@ -47,6 +53,7 @@ __all__ = [
     "measure_peak",
     "overlap",
     "read_metrics",
+    "reference_log_probs",
     "run_length",
     "score_choices",
     "train_step",
