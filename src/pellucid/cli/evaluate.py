@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 import tyro
 
 from ..base.errors import CheckpointError, ConfigError, DataError
-from ..checkpoint import Checkpoint
+from ..checkpoint import OpenedModel, open_model
 from ..data import TokenFile
 from ..text import Tokenizer
-from ..train import evaluate_file, load_model
+from ..train import evaluate_file
 from .corpus import bytes_per_token, is_token_file, write_tokens
 from .output import Output, duration, note
 from .parse import Flag, parse, told
@@ -39,8 +39,8 @@ Off = tyro.conf.DisallowNone
 class EvalCommand:
     """Options of `pellucid eval`."""
 
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|CHECKPOINT")]
-    """Run folder (its newest checkpoint) or checkpoint folder."""
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """Run folder (its newest checkpoint), checkpoint folder, or a published model."""
     text: Annotated[Path | None, tyro.conf.Positional, Off, told("the run's held-out part", "[TEXT]")] = None
     """Text file, .jsonl file, folder or token file (.bin)."""
     sequences: int = 16
@@ -63,14 +63,15 @@ def run(arguments: list[str]) -> int:
     for name, value in (("--sequences", options.sequences), ("--max-batches", options.max_batches)):
         if value is not None and value < 1:
             raise ConfigError(name, "must be at least 1", got=value)
-    model, checkpoint = load_model(options.path)
+    opened = open_model(options.path)
+    model = opened.model
     model.hold_weights(options.weights)
     context = model.config.max_seq_len
     seq_len = context if options.seq_len is None else options.seq_len
     if not 1 <= seq_len <= context:
         raise ConfigError("--seq-len", "does not fit the model", got=seq_len, expected=f"1 to {context} (the context)")
     with tempfile.TemporaryDirectory(prefix="pellucid-") as scratch:
-        tokens, tokenizer, name = _text(options, checkpoint, Path(scratch))
+        tokens, tokenizer, name = _text(options, opened, Path(scratch))
         tokens.check_vocabulary(model.config.vocab_size)
         if len(tokens) < 2:
             raise DataError(name, "too short to predict anything", got=f"{len(tokens)} tokens", expected="at least 2")
@@ -87,7 +88,7 @@ def run(arguments: list[str]) -> int:
     out = Output(options.json)
     out.facts(
         {
-            "checkpoint": checkpoint.path,
+            "checkpoint": opened.path,
             "text": name,
             "tokens": f"{found.n_targets:,} predicted of {count:,} ({duration(seconds)})",
             "loss": f"{found.loss:.4f} nats/token",
@@ -97,7 +98,7 @@ def run(arguments: list[str]) -> int:
     )
     out.result(
         {
-            "checkpoint": str(checkpoint.path),
+            "checkpoint": str(opened.path),
             "weights": options.weights,
             "text": name,
             "tokens": count,
@@ -111,9 +112,9 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _text(options: EvalCommand, checkpoint: Checkpoint, scratch: Path) -> tuple[TokenFile, Tokenizer | None, str]:
+def _text(options: EvalCommand, opened: OpenedModel, scratch: Path) -> tuple[TokenFile, Tokenizer | None, str]:
     """The tokens to evaluate, the tokenizer that gives them bytes, and what to call them."""
-    tokenizer = checkpoint.tokenizer
+    tokenizer = opened.tokenizer
     if options.text is None:
         found = run_of(options.path)
         held_out = None

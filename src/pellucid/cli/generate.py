@@ -12,9 +12,8 @@ import numpy as np
 import tyro
 
 from ..base.errors import CheckpointError, ConfigError, DataError
+from ..checkpoint import OpenedModel, open_model
 from ..generate import Sampler
-from ..text import Tokenizer
-from ..train import load_model
 from .output import Output
 from .parse import Flag, parse, told
 from .sampling import Text, opening, tokens
@@ -38,8 +37,8 @@ Off = tyro.conf.DisallowNone
 class GenerateCommand:
     """Options of `pellucid generate`."""
 
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|CHECKPOINT")]
-    """Run folder (its newest checkpoint) or checkpoint folder."""
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """Run folder (its newest checkpoint), checkpoint folder, or a published model."""
     prompt: Annotated[str, tyro.conf.Positional, told("the model's own beginning", "[PROMPT]")] = ""
     """Text to continue; - reads it from stdin."""
     tokens: int = 200
@@ -73,19 +72,20 @@ def run(arguments: list[str]) -> int:
         raise ConfigError("--tokens", "must be at least 1", got=options.tokens)
     sampler = _sampler(options)
     prompt = _stdin() if options.prompt == "-" else options.prompt
-    model, checkpoint = load_model(options.path)
+    opened = open_model(options.path)
+    model, tokenizer = opened.model, opened.tokenizer
     weight_bytes = model.hold_weights(options.weights)
-    tokenizer = checkpoint.tokenizer
     if tokenizer is None:
         raise CheckpointError(str(options.path), "the checkpoint has no tokenizer", hint="generate through the library")
-    ids = _encode(tokenizer, prompt) if prompt else opening(tokenizer)
+    ids = _encode(opened, prompt)
     limit = model.config.max_seq_len
     if len(ids) > limit:
         got, expected = f"{len(ids):,} tokens", f"at most {limit:,}"
         raise DataError("prompt", "longer than the model's context", got=got, expected=expected, hint="shorten it")
     out, start = Output(options.json), time.perf_counter()
     out.text(prompt, end="")
-    text = Text(tokens(model, ids, sampler), tokenizer, limit=options.tokens, stop=options.stop, after=ids)
+    drawn = tokens(model, ids, sampler)
+    text = Text(drawn, tokenizer, limit=options.tokens, stop=options.stop, after=ids, ends=opened.eos_ids)
     pieces = []
     for piece in text:
         out.text(piece, end="")
@@ -98,7 +98,7 @@ def run(arguments: list[str]) -> int:
             "text": "".join(pieces),
             "tokens": text.count,
             "ended": text.ended,
-            "checkpoint": str(checkpoint.path),
+            "checkpoint": str(opened.path),
             "weights": options.weights,
             "weight_bytes": weight_bytes,
             "seed": None if options.greedy else sampler.generator.seed,
@@ -131,9 +131,12 @@ def _sampler(options: GenerateCommand) -> Sampler:
         raise ConfigError("sampling", what, got=error.got, expected=error.expected, hint=error.hint) from None
 
 
-def _encode(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
+def _encode(opened: OpenedModel, prompt: str) -> np.ndarray:
+    tokenizer = opened.tokenizer
+    assert tokenizer is not None
     try:
-        return tokenizer.encode(prompt)
+        ids = opened.prompt_ids(prompt)
+        return ids if len(ids) else opening(tokenizer)
     except DataError as error:
         hint = "the model can only read characters of its training text" if tokenizer.kind == "char" else error.hint
         raise DataError("prompt", error.what, got=error.got, expected=error.expected, hint=hint) from None

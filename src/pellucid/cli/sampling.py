@@ -5,7 +5,7 @@ A text longer than the context goes on from its last half: the decoder forgets t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -45,7 +45,8 @@ def tokens(model: TransformerLM, prompt: Sequence[int] | np.ndarray, sampler: Sa
 
 class Text:
     """A text as it is written: an iterator of the pieces to show, ended by `limit` tokens, the token that ends a
-    document, or `stop`, which is not shown. `after`: the ids it goes on from.
+    document, or `stop`, which is not shown. `after`: the ids it goes on from. `ends`: ids that end a document
+    (None: the tokenizer's own).
 
     Attributes:
         count: tokens drawn. ended: "tokens", "document" or "stop", once it is over.
@@ -59,10 +60,14 @@ class Text:
         limit: int,
         stop: str | None = None,
         after: Sequence[int] | np.ndarray = (),
+        ends: Collection[int] | None = None,
     ) -> None:
         self.count, self.ended = 0, "tokens"
         self._ids, self._tokenizer, self._limit, self._stop = ids, tokenizer, limit, stop
         self._after = after
+        if ends is None:
+            ends = () if tokenizer.eot is None else (tokenizer.eot,)
+        self._ends = frozenset(ends)
 
     def __iter__(self) -> Iterator[str]:
         decoder = self._tokenizer.stream_decoder(after=self._after)
@@ -70,7 +75,7 @@ class Text:
         while self.count < self._limit:
             token = next(self._ids)
             self.count += 1
-            if token == self._tokenizer.eot:
+            if token in self._ends:
                 self.ended = "document"
                 break
             held += decoder.push(token)

@@ -3,7 +3,7 @@
 from .average import Average
 from .config import TrainConfig
 from .events import EndedEarly, Evaluated, Event, Sampled, Saved, Stepped
-from .load import load_model, model_from
+from .load import load_model
 from .metrics import Metrics, read_metrics
 from .peak import measure_peak
 from .step import Evaluation, StepResult, accumulate, evaluate, evaluate_file, train_step
@@ -30,7 +30,6 @@ __all__ = [
     "load_model",
     "make_optimizer",
     "measure_peak",
-    "model_from",
     "read_metrics",
     "train_step",
 ]
