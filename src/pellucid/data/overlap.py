@@ -12,7 +12,7 @@ from .token_file import TokenFile
 
 _MOST = 2_000_000  # hashes kept
 _BLOCK = 1 << 20  # tokens
-_BASE, _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
+_BASE, _MIX, _WORD = 0x9E3779B97F4A7C15, np.uint64(0xBF58476D1CE4E5B9), 2**64
 
 
 def run_hashes(tokens: TokenFile, length: int, *, every: int) -> np.ndarray:
@@ -24,8 +24,8 @@ def run_hashes(tokens: TokenFile, length: int, *, every: int) -> np.ndarray:
         power, width = _BASE, 1
         while width < length and len(found) > width:
             # The hash of a run of 2 w is that of its first half times base**w plus that of its second; modulo 2**64.
-            found = found[:-width] * power + found[width:]
-            power, width = power * power, 2 * width
+            found = found[:-width] * np.uint64(power) + found[width:]
+            power, width = power * power % _WORD, 2 * width
         if width < length:
             break
         found = (found ^ (found >> np.uint64(29))) * _MIX
