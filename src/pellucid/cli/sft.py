@@ -44,8 +44,8 @@ Examples:
 
 A line of the dataset is a JSON object with messages, conversations, prompt and response, prompt and completion,
 instruction and output (and input), instruction and instances, or question and answer; which it is shows by its fields.
-Short examples share a row (packing) without seeing one another: the same loss and gradients as a row each, in a fraction
-of the time. The run folder holds config.json, tokenizer.json, examples.bin, checkpoints/, metrics.jsonl and
+Short examples share a row (packing) without seeing one another: the same loss and gradients as a row each, in a
+fraction of the time. The run folder holds config.json, tokenizer.json, examples.bin, checkpoints/, metrics.jsonl and
 loss.png; the dataset is read once, an example at a time, and never held in memory. A resumed run ends with the same
 weights, bit for bit, as one that was never stopped."""
 

@@ -10,6 +10,7 @@ from .byte import ByteTokenizer
 from .char import CharTokenizer
 from .charsmap import CharsMap
 from .chat import ChatIds, ChatML, ChatTemplate, Llama2, Llama3
+from .extend import with_special
 from .gguf import read_gguf_tokenizer
 from .load import load_tokenizer
 from .normalize import (
@@ -79,5 +80,6 @@ __all__ = [
     "read_llama2c_vocabulary",
     "read_sentencepiece",
     "read_tiktoken",
+    "with_special",
     "write_tiktoken",
 ]
