@@ -175,7 +175,7 @@ def check_steps(plan: Plan, model: TransformerLM) -> Iterator[Finding]:
     """The first loss, gradients, and the time of a few real steps."""
     steps = replace(plan.train, patience=None, eval_every=None)
     trainer = Trainer(model, plan.tokens, steps)
-    batch, optimizer = trainer.batch(0), trainer.optimizer
+    batch, optimizer = trainer.source.batch(0), trainer.optimizer
     model.train()
     loss = accumulate(model, batch, micro_batches=steps.micro_batches)
     yield _first_loss(loss, model.config.vocab_size, fresh=plan.fresh)
