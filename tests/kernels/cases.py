@@ -624,6 +624,11 @@ def _adamw(d: Data, s: Shape) -> Call:
     return _state(d, s, 2), settings
 
 
+@case("lion_", shapes=PARAMETERS, layouts=FLAT)
+def _lion(d: Data, s: Shape) -> Call:
+    return _state(d, s, 1), {"lr": 1e-2, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1}
+
+
 @case("sgd_", shapes=PARAMETERS, layouts=FLAT)
 def _sgd(d: Data, s: Shape) -> Call:
     weights, grads, scale = _state(d, s, 0)

@@ -362,6 +362,9 @@ def _fused() -> list[Case]:
     projections = (normal(2, 4, 3), normal(8, 3, seed=1), normal(4, 3, seed=2), normal(4, 3, seed=3))
     offsets = (normal(8, seed=4), normal(4, seed=5), normal(4, seed=6))
 
+    def preference(chosen: Tensor, rejected: Tensor, **how: Any) -> Tensor:
+        return ops.preference_loss(chosen, rejected, constant(chosen, [0.1, -0.2, 0.3, 2.0]), beta=0.7, **how)
+
     def loss(x: Tensor, targets: Tensor) -> Tensor:
         return ops.cross_entropy(x, targets, weights=constant(x, [0.5, 0.0, 1.0, 0.25]))
 
@@ -420,6 +423,13 @@ def _fused() -> list[Case]:
         Case(
             "self_attention interleaved", lambda *a: whole(*a, turned=True, interleaved=True, dropout=0.3), projections
         ),
+        Case("preference_loss", preference, (normal(4), normal(4, seed=1)), _preference),
+        Case(
+            "preference_loss smoothed",
+            lambda a, b: preference(a, b, smoothing=0.1),
+            (normal(4), normal(4, seed=1)),
+            lambda a, b: 0.9 * _preference(a, b) + 0.1 * _preference(a, b, -1),
+        ),
         Case("cross_entropy", ops.cross_entropy, (normal(4, 5), targets), _mean_loss),
         Case("cross_entropy weights", loss, (normal(4, 5), targets)),
         Case("cross_entropy one class", ops.cross_entropy, (normal(3, 1), np.zeros(3, np.int64)), _mean_loss),
@@ -444,6 +454,11 @@ def _fused() -> list[Case]:
             (normal(3),),
         ),
     ]
+
+
+def _preference(chosen: Host, rejected: Host, sign: int = 1) -> Host:
+    z = sign * 0.7 * (chosen - rejected - [0.1, -0.2, 0.3, 2.0])
+    return np.log1p(np.exp(-z)).mean()
 
 
 def _mean_loss(z: Host, targets: Host) -> Host:

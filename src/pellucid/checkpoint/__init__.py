@@ -2,22 +2,33 @@
 
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from .llama2c import Llama2cVocabulary, load_llama2c, load_llama2c_tokenizer
-from .load import load_into
+from .load import load_into, load_streamed
 from .locks import lock_folder
+from .open import FORMATS, checkpoint_config, model_from, open_model, open_source
 from .runs import checkpoint_path, latest_checkpoint, prune_checkpoints
+from .source import Format, ModelSource, OpenedModel
 from .tensor_file import TensorFile, read_tensors, write_tensors
 
 __all__ = [
+    "FORMATS",
     "Checkpoint",
+    "Format",
     "Llama2cVocabulary",
+    "ModelSource",
+    "OpenedModel",
     "TensorFile",
+    "checkpoint_config",
     "checkpoint_path",
     "latest_checkpoint",
     "load_checkpoint",
     "load_into",
     "load_llama2c",
     "load_llama2c_tokenizer",
+    "load_streamed",
     "lock_folder",
+    "model_from",
+    "open_model",
+    "open_source",
     "prune_checkpoints",
     "read_tensors",
     "save_checkpoint",

@@ -20,7 +20,10 @@ from ..base.errors import PellucidError
 
 COMMANDS = {
     "train": "train a language model on your text",
+    "sft": "teach a model to answer, from a file of instructions",
+    "dpo": "teach a model which of two answers is better",
     "generate": "write text with a trained model",
+    "chat": "talk with a model",
     "eval": "measure a model on text it was not trained on",
     "export": "write a model alone into a folder, in float32 or in a byte a weight",
     "tokenizer": "train and use tokenizers, look into them, compare them",

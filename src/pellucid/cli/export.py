@@ -34,6 +34,8 @@ class ExportCommand:
     """Where to write it; a checkpoint that is there is replaced."""
     precision: Literal["float32", "q8"] = "float32"
     """q8: int8 with one scale a row of each matrix."""
+    average: Flag = False
+    """The running mean of the weights (train --ema) in place of the weights."""
     json: Flag = False
     """Print one line of JSON instead of the text."""
     debug: Flag = False
@@ -43,7 +45,7 @@ class ExportCommand:
 def run(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
     options = parse(ExportCommand, arguments, command="export", help=HELP)
-    model, checkpoint = load_model(options.path)
+    model, checkpoint = load_model(options.path, average=options.average)
     state = {name: checkpoint.state[name] for name in ("step", "held_out_loss") if name in checkpoint.state}
     path = save_checkpoint(
         options.out,

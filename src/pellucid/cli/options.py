@@ -22,8 +22,8 @@ from ..base.files import reason
 from ..models import TransformerConfig
 from ..train import TrainConfig
 from .parse import Flag, parse, pick, told
+from .presets import PRESETS, Preset, about_presets
 
-Preset = Literal["small", "nanogpt"]
 Given = tyro.conf.DisallowNone
 
 
@@ -43,6 +43,12 @@ class TrainOptions:
     """Train a tokenizer on the corpus first."""
     tokenizer_vocab: Annotated[int | None, Given, told("4096 for unigram and bpe")] = None
     """Ids of the tokenizer that is trained."""
+    init_from: Annotated[Path | None, Given, told("random weights", "MODEL")] = None
+    """Begin with the weights of this run, checkpoint or other model, and go on with its tokenizer and its shape."""
+    add_tokens: Annotated[tuple[str, ...], told("none", "NAME")] = ()
+    """Special tokens the vocabulary of --init-from gets; their rows begin as the mean of the others."""
+    new_rows_only: bool = False
+    """Train the rows of these tokens and nothing else."""
     held_out: float = 0.1
     """Share of the tokens, at the end of the corpus, that is not trained on but evaluated; 0 for none."""
 
@@ -92,31 +98,50 @@ class TrainOptions:
     steps: int = TrainConfig.steps
     """Optimizer updates."""
     sequences: int = TrainConfig.sequences
-    """Windows of text a step reads."""
+    """Windows of text a step reads; with --tokens-per-step, those it reads at a time."""
     seq_len: Annotated[int | None, Given, told("the context")] = None
     """Tokens predicted in a window."""
     accumulate: int = TrainConfig.accumulate
     """Parts a step is computed in, one after the other: less memory, the same result."""
+    tokens_per_step: Annotated[int | None, Given, told("what the windows hold")] = TrainConfig.tokens_per_step
+    """Tokens a step predicts at least, in as many parts of --sequences windows as it takes."""
+    epochs: Annotated[float | None, Given, told("as many as the steps make")] = None
+    """Times the text is read, each window once an epoch; decides the steps."""
+    order: Literal["random", "shuffled"] = TrainConfig.order
+    """Windows at random offsets, or (shuffled) each once an epoch."""
     learning_rate: float = TrainConfig.learning_rate
     """The highest, after the warm-up."""
     warmup: int = TrainConfig.warmup
     """Steps in which the learning rate rises to it."""
     min_learning_rate: Annotated[float | None, Given, told("a tenth of the highest")] = TrainConfig.min_learning_rate
-    """Learning rate at the end, reached along a cosine."""
-    optimizer: Literal["adamw", "sgd"] = TrainConfig.optimizer
-    """Rule of the update."""
+    """Learning rate at the end."""
+    rate_schedule: Literal["cosine", "linear", "constant", "wsd"] = TrainConfig.rate_schedule
+    """The way there: along a cosine, straight, not at all, or (wsd) level and straight at last."""
+    cooldown: float = TrainConfig.cooldown
+    """wsd: share of the steps, the last ones, in which the rate falls."""
+    optimizer: Literal["adamw", "sgd", "lion", "muon"] = TrainConfig.optimizer
+    """Rule of the update. lion wants a third to a tenth of the learning rate; muon is for hidden matrices, the rest is
+    AdamW's."""
     beta1: float = TrainConfig.beta1
-    """AdamW: memory of the mean gradient."""
+    """AdamW, Lion, Muon: memory of the mean gradient."""
     beta2: float = TrainConfig.beta2
-    """AdamW: memory of the mean squared gradient."""
+    """AdamW, Muon: memory of the mean squared gradient. Lion: of the mean gradient itself."""
     eps: float = TrainConfig.eps
     """AdamW: added to the root of the mean squared gradient."""
     momentum: float = TrainConfig.momentum
-    """SGD: momentum."""
+    """SGD, Muon: momentum."""
     weight_decay: float = TrainConfig.weight_decay
     """Pull of matrices and tables towards 0, times the learning rate."""
+    groups: Annotated[tuple[str, ...], told("all alike", "PATTERN:rate=FACTOR,decay=NUMBER")] = TrainConfig.groups
+    """Parameters, by a pattern of their names, with another rate (a factor) or decay; the first that matches counts."""
+    freeze: Annotated[tuple[str, ...], told("nothing", "PATTERN")] = TrainConfig.freeze
+    """Parameters, by patterns of their names, that stay as they are."""
+    train_rows_from: Annotated[int | None, Given, told("everything is trained", "ID")] = TrainConfig.train_rows_from
+    """Train only the rows of the tables of tokens from this id on."""
     max_norm: float | None = TrainConfig.max_norm
     """Longest gradient; a longer one is scaled down. None: any length."""
+    ema: Annotated[float | None, Given, told("no mean")] = TrainConfig.ema
+    """Keep a running mean of the weights with this decay (0.999, say), evaluated and saved beside them."""
     eval_every: int | None = TrainConfig.eval_every
     """Steps between evaluations on held-out text. None: only at the end, which evaluates all of it."""
     eval_batches: int | None = TrainConfig.eval_batches
@@ -129,6 +154,10 @@ class TrainOptions:
     """Length of such a text, in tokens."""
     keep: int = TrainConfig.keep
     """Newest checkpoints that are kept."""
+    keep_best: bool = TrainConfig.keep_best
+    """Save and keep the checkpoint of the lowest held-out loss as well."""
+    patience: Annotated[int | None, Given, told("all steps")] = TrainConfig.patience
+    """Evaluations in a row without a lower held-out loss, after which the run ends."""
 
 
 @dataclass(frozen=True)
@@ -136,12 +165,15 @@ class TrainCommand(TrainOptions):
     """What only the command line takes."""
 
     preset: Annotated[Preset | None, Given, told("the defaults here")] = None
-    """Start from a set of options: small (under a million parameters, about a minute) or nanogpt (its CPU
-    recipe)."""
+    """Start from a set of options; see the table below."""
     config: Annotated[Path | None, Given, told("no file", "TOML")] = None
     """TOML file with any of these options as keys (kv_heads = 2); "none" stands for None."""
     resume: Annotated[Path | None, Given, told("a new run", "RUN")] = None
     """Continue this run folder where it stopped, with its own options."""
+    check: Flag = False
+    """Only look whether the run is worth starting: data, memory, disk, time, first loss, gradients, learning."""
+    no_check: Flag = False
+    """Skip this check, which every run of more than ten minutes begins with."""
     json: Flag = False
     """End with one line of JSON on stdout."""
     debug: Flag = False
@@ -167,52 +199,27 @@ class _Sources:
     preset: Annotated[Preset | None, Given] = None
     config: Annotated[Path | None, Given] = None
     resume: Annotated[Path | None, Given] = None
+    init_from: Annotated[Path | None, Given] = None
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "small": {"layers": 4, "heads": 4, "width": 128, "context": 128, "steps": 600},
-    # nanoGPT's README, "I only have a macbook": config/train_shakespeare_char.py with its CPU options. It computes in
-    # float32 (--precision float32); the precision here is the processor's best, with the same loss at the end.
-    "nanogpt": {
-        "tokenizer": "char",
-        "held_out": 0.1,
-        "family": "gpt2",
-        "layers": 4,
-        "heads": 4,
-        "width": 128,
-        "context": 64,
-        "dropout": 0.0,
-        "biases": False,
-        "activation": "gelu",
-        "tie": True,
-        "steps": 2000,
-        "sequences": 12,
-        "learning_rate": 1e-3,
-        "min_learning_rate": 1e-4,
-        "warmup": 100,
-        "beta1": 0.9,
-        "beta2": 0.99,
-        "weight_decay": 0.1,
-        "max_norm": 1.0,
-        "eval_every": 250,
-        "eval_batches": 20,
-        "save_every": 250,
-    },
-}
-
-HELP = """Trains a language model from scratch on text, and evaluates it on the part of the text it held back.
+HELP = f"""Trains a language model from scratch on text, and evaluates it on the part of the text it held back.
 
 Examples:
   pellucid train --corpus book.txt                        a model of a few million parameters
   pellucid train --corpus book.txt --preset small         a smaller one, sooner
   pellucid train --corpus notes/ --layers 8 --width 512 --heads 8 --steps 5000
   pellucid train --corpus notes/ --train-tokenizer --tokenizer-vocab 8000
+  pellucid train --corpus book.txt --preset balanced      a named size, with a vocabulary of its own
+  pellucid train --corpus new.txt --init-from runs/book   a new run from old weights, with their tokenizer
+  pellucid train --corpus book.txt --check                whether it is worth starting, and what it takes
   pellucid train --config run.toml --seed 1               options from a file; flags win
   pellucid train --resume runs/book                       go on after Ctrl-C, a crash or a power cut
 
 The run folder then holds config.json (every option as resolved), tokenizer.json, tokens.bin (the corpus as ids),
 checkpoints/, metrics.jsonl (one line a step) and loss.png. Ctrl-C finishes the step, saves, and says how to resume;
-a second Ctrl-C ends at once. A resumed run ends with the same weights, bit for bit, as one that was never stopped."""
+a second Ctrl-C ends at once. A resumed run ends with the same weights, bit for bit, as one that was never stopped.
+
+{about_presets()}"""
 
 
 def parse_train(arguments: Sequence[str]) -> TrainCommand | ResumeCommand:
@@ -234,9 +241,32 @@ def parse_train(arguments: Sequence[str]) -> TrainCommand | ResumeCommand:
             raise ConfigError("--resume", what, hint=hint) from None
     toml = {} if sources.config is None else read_toml(sources.config)
     preset = {} if sources.preset is None else PRESETS[sources.preset]
+    if sources.init_from is not None or "init_from" in toml:
+        _check_shape(arguments, toml, sources.preset)
     return parse(
         TrainCommand, arguments, command="train", help=HELP, default=from_dict(TrainCommand, {**preset, **toml})
     )
+
+
+SHAPE = (
+    *("family", "layers", "heads", "kv_heads", "width", "ff", "context", "biases", "activation", "tie"),
+    *("experts", "active_experts", "moe_layers", "moe_ff", "shared_expert"),
+    *("tokenizer", "train_tokenizer", "tokenizer_vocab"),
+)
+"""Options that a model brings with it."""
+
+
+def _check_shape(arguments: Sequence[str], toml: dict[str, Any], preset: str | None) -> None:
+    """Raises ConfigError for an option that says what the model of --init-from has settled."""
+    if preset is not None:
+        hint = "leave the preset out and give its other options one by one"
+        raise ConfigError("--init-from", f"cannot be combined with --preset {preset}: the model has a shape", hint=hint)
+    flags = (a[2:].split("=")[0].replace("-", "_") for a in arguments if a.startswith("--"))
+    for name in (*flags, *toml):
+        if name.removeprefix("no_") in SHAPE:
+            flag = f"--{name.replace('_', '-')}"
+            what = f"cannot be combined with {flag}: the model has a shape and a tokenizer"
+            raise ConfigError("--init-from", what, hint="leave it out, or begin with random weights")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -295,6 +325,8 @@ def train_config(options: TrainOptions) -> TrainConfig:
     length = options.context if options.seq_len is None else options.seq_len
     if length > options.context:
         raise ConfigError("--seq-len", "longer than the context", got=length, expected=f"at most {options.context}")
+    if options.epochs is not None and not 0 < options.epochs < float("inf"):
+        raise ConfigError("--epochs", "must be positive", got=options.epochs)
     shared = {f.name for f in fields(TrainConfig)} - {"seq_len"}
     try:
         return TrainConfig(seq_len=length, **{name: getattr(options, name) for name in shared})

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ..data import Encoded
-from ..train import Evaluated, Event, Sampled, Saved, Stepped
+from ..train import EndedEarly, Evaluated, Event, Sampled, Saved, Stepped
 from .output import duration, size
 
 _LIVE = 0.1  # s between two drawings of the live line
@@ -88,7 +88,11 @@ class Progress(Line):
         elif isinstance(event, Evaluated):
             extent = "all held-out text" if event.whole else f"{event.n_targets:,} held-out tokens"
             loss = f"held-out loss {event.loss:.4f} nats/token, perplexity {event.perplexity:.2f}"
-            self.note(f"step {event.step:,}: {loss} ({extent})")
+            mean = f", {event.average_loss:.4f} with averaged weights" if event.average_loss is not None else ""
+            self.note(f"step {event.step:,}: {loss}{mean} ({extent})")
+        elif isinstance(event, EndedEarly):
+            best = f"{event.best_loss:.4f} nats/token after step {event.best_step:,}"
+            self.note(f"step {event.step:,}: the held-out loss no longer falls (best: {best}); ending")
         elif isinstance(event, Sampled):
             self.note(f"step {event.step:,}, a sample:\n{_indented(event.text)}")
         elif isinstance(event, Saved) and event.step and self._live is None:

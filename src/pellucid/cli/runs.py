@@ -32,7 +32,8 @@ HOME = Path("runs")
 @dataclass(frozen=True)
 class RunConfig:
     """config.json: all that defines a run. corpus: where the text came from; held_out: share of the tokens; tokenizer:
-    its fingerprint; sample_tokens: length of the texts written during the run; tokens: SHA-256 of tokens.bin."""
+    its fingerprint; sample_tokens: length of the texts written during the run; tokens: SHA-256 of tokens.bin;
+    init_from: the model it began with, whose weights are those of step 0."""
 
     format: Literal["pellucid run"]
     version: Literal[1]
@@ -43,6 +44,7 @@ class RunConfig:
     model: TransformerConfig
     train: TrainConfig
     tokens: str | None = None
+    init_from: str | None = None
 
 
 @dataclass(frozen=True)

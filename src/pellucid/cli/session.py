@@ -11,11 +11,11 @@ from typing import Any
 
 from ..base import dtypes
 from ..base.errors import CheckpointError, PellucidError
-from ..checkpoint import latest_checkpoint
+from ..checkpoint import checkpoint_path, latest_checkpoint
 from ..data import TokenFile
 from ..kernels.cpu.cache import cache_state
 from ..kernels.cpu.isa import current
-from ..models import TransformerLM
+from ..models import TransformerConfig, TransformerLM
 from ..train import Evaluated, Event, Stepped, Trainer, measure_peak
 from .corpus import bytes_per_token
 from .output import Output, duration, note
@@ -30,7 +30,8 @@ _DRAWING = 0.02  # share of the time that drawing the loss curve may take
 @dataclass(frozen=True)
 class Outcome:
     """How a run ended. steps, planned: done, of so many; seconds: of this session; bits_per_byte: None without held-out
-    text."""
+    text; ended_early: because the held-out loss no longer fell; best: the checkpoint of the lowest held-out loss, and
+    that loss, where it is kept."""
 
     steps: int
     planned: int
@@ -41,6 +42,9 @@ class Outcome:
     bits_per_byte: float | None
     sample: str
     start: str
+    ended_early: bool = False
+    best: Path | None = None
+    best_loss: float | None = None
 
 
 class Curve:
@@ -69,6 +73,11 @@ def best_precision() -> str:
     return "bfloat16" if current().bf16 else "float32"
 
 
+def peak_of(model: TransformerConfig) -> float:
+    """FLOP/s of this machine in the precision of a model."""
+    return measure_peak("cpu", operand_dtype=dtypes.bfloat16 if model.precision == "bfloat16" else None)
+
+
 def announce(run: Run, train: TokenFile, held_out: TokenFile | None) -> None:
     """What is about to happen, on stderr."""
     c, t, vocabulary = run.config.model, run.config.train, run.tokenizer.vocab_size
@@ -78,8 +87,11 @@ def announce(run: Run, train: TokenFile, held_out: TokenFile | None) -> None:
     counts = c.parameter_counts()
     active = f", {counts.active:,} active" if counts.active != counts.total else ""
     note(f"model:   {counts.total:,} parameters{active} ({shape}), {c.precision}")
-    epochs = t.steps * t.sequences * t.seq_len / len(train)
-    note(f"run:     {t.steps:,} steps of {t.sequences} x {t.seq_len} tokens, {epochs:.1f} times the text; {run.folder}")
+    epochs = t.steps * t.step_sequences * t.seq_len / len(train)
+    windows = f"{t.step_sequences} x {t.seq_len}"
+    note(f"run:     {t.steps:,} steps of {windows} tokens, {epochs:.1f} times the text; {run.folder}")
+    if run.config.init_from is not None:
+        note(f"begins:  with the weights of {run.config.init_from}")
     if not any(cache_state().folder.glob("*")):
         note("kernels: the first steps compile them for this machine, once; they are kept for later runs")
 
@@ -95,8 +107,7 @@ def train_run(
     tokens, held_out = run.tokens()
     announce(run, tokens, held_out)
     model = TransformerLM(run.config.model)
-    operands = dtypes.bfloat16 if run.config.model.precision == "bfloat16" else None
-    peak = measure_peak(model.device, operand_dtype=operands)
+    peak = peak_of(run.config.model)
     curve, began = Curve(run), time.perf_counter()
     with Progress() as progress:
 
@@ -121,14 +132,14 @@ def train_run(
             on_event=on_event,
             peak=peak,
         )
-        if trainer.resume():
+        if trainer.resume() and trainer.step:
             progress.note(f"resumed: after step {trainer.step:,} of {run.config.train.steps:,}")
-        if trainer.step < run.config.train.steps:
+        if not trainer.done:
             stopper.stop = trainer.stop
             trainer.run()
             stopper.stop = None
     curve.draw()
-    loss, stopped = trainer.held_out_loss, trainer.step < trainer.config.steps
+    loss, stopped, planned = trainer.held_out_loss, not trainer.done, trainer.config.steps
     bits = None
     if loss is not None and held_out is not None:
         bits = loss / log(2) / bytes_per_token(held_out, run.tokenizer)
@@ -136,8 +147,16 @@ def train_run(
     if checkpoint is None:
         raise CheckpointError(str(run.folder), "the run left no checkpoint")
     text = "" if stopped else write(model, trainer.step)
-    seconds = time.perf_counter() - began
-    return Outcome(trainer.step, trainer.config.steps, stopped, seconds, checkpoint, loss, bits, text, start)
+    seconds, early = time.perf_counter() - began, trainer.done and trainer.step < planned
+    judge, best = trainer.judge, None
+    if trainer.config.keep_best and judge.best_step is not None:
+        best = checkpoint_path(run.folder, judge.best_step)
+    return Outcome(
+        *(trainer.step, planned, stopped, seconds, checkpoint, loss, bits, text, start),
+        ended_early=early,
+        best=best,
+        best_loss=judge.best_loss if best else None,
+    )
 
 
 def report(run: Run, outcome: Outcome, out: Output, stopper: Stopper) -> int:
@@ -156,6 +175,7 @@ def report(run: Run, outcome: Outcome, out: Output, stopper: Stopper) -> int:
             "held-out loss": loss,
             "run folder": run.folder,
             "checkpoint": outcome.checkpoint,
+            "best": f"{outcome.best} ({outcome.best_loss:.4f} nats/token)" if outcome.best else None,
             "metrics": run.metrics,
             "loss curve": run.curve if run.curve.exists() else None,
             "resume": resume if outcome.stopped else None,
@@ -182,6 +202,9 @@ def result_json(run: Run, outcome: Outcome) -> dict[str, Any]:
         "perplexity": None if loss is None else _perplexity(loss),
         "bits_per_byte": outcome.bits_per_byte,
         "sample": outcome.sample,
+        "ended_early": outcome.ended_early,
+        "best": None if outcome.best is None else str(outcome.best),
+        "best_held_out_loss": outcome.best_loss,
     }
 
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from ..base.errors import ConfigError
 from ..checkpoint import lock_folder
+from ..text import Tokenizer
+from .check import check_json
 from .corpus import TRAINED_IDS, check_corpus, choose_tokenizer, new_tokenizer, write_tokens
 from .options import ResumeCommand, TrainCommand, model_config, parse_train, train_config
 from .output import Output, note
-from .runs import TOKENIZER, TOKENS, Run, RunConfig, check_share, digest, new_folder, open_run, save_config, split
+from .runs import HOME, TOKENIZER, TOKENS, Run, RunConfig, check_share, digest, new_folder, open_run, save_config, split
 from .signals import Stopper
+
+if TYPE_CHECKING:
+    from ..train.readiness import Finding
+    from .start import Start
 
 
 def run(arguments: list[str]) -> int:
@@ -30,32 +41,29 @@ def _begin(options: TrainCommand, stopper: Stopper) -> int:
         hint = "pellucid train --corpus FILE; pellucid demo needs none"
         raise ConfigError("--corpus", "nothing to train on: no corpus was given", hint=hint)
     # Everything that can be refused without reading the corpus is refused first.
+    _refuse(options)
+    precision, start = best_precision(), None
+    if options.init_from is not None:
+        from .start import Start
+
+        start = Start(options, options.init_from)
+        options = replace(options, context=start.context)
+        if options.new_rows_only:
+            options = replace(options, train_rows_from=start.first_new)
     train = train_config(options)
-    check_share(options.held_out)
-    if options.sample_tokens < 1:
-        raise ConfigError("--sample-tokens", "must be at least 1", got=options.sample_tokens)
-    precision = best_precision()
-    model_config(options, 1, precision=precision)
-    vocab = options.tokenizer_vocab
-    if vocab is not None and not options.train_tokenizer:
-        raise ConfigError("--tokenizer-vocab", "no tokenizer is trained", hint="add --train-tokenizer")
-    if vocab is not None and options.tokenizer in ("char", "byte"):
-        raise ConfigError(
-            "--tokenizer-vocab", f"a {options.tokenizer} tokenizer has the size it has", hint="leave it out"
-        )
-    if vocab is not None and vocab < 1:
-        raise ConfigError("--tokenizer-vocab", "must be at least 1", got=vocab)
+    if start is None:
+        model_config(options, 1, precision=precision)
     check_corpus(corpus)
     note(f"reading {corpus}")
-    if options.train_tokenizer:
-        tokenizer = new_tokenizer(options.tokenizer, TRAINED_IDS if vocab is None else vocab, corpus)
-        note(f"trained a {tokenizer.kind} tokenizer of {tokenizer.vocab_size:,} ids")
-    else:
-        tokenizer = choose_tokenizer(options.tokenizer, corpus)
-    model = model_config(options, tokenizer.vocab_size, precision=precision)
-    with new_folder(options.out, corpus.resolve().stem or "corpus") as folder:
+    tokenizer = _tokenizer(options, corpus, start)
+    model = start.config(options, precision=precision) if start else None
+    model = model or model_config(options, tokenizer.vocab_size, precision=precision)
+    with _folder(options, corpus.resolve().stem or "corpus") as folder:
         tokenizer.save(folder / TOKENIZER)
-        split(write_tokens(folder / TOKENS, corpus, tokenizer), options.held_out, train.seq_len, name=str(corpus))
+        whole = write_tokens(folder / TOKENS, corpus, tokenizer)
+        tokens, _ = split(whole, options.held_out, train.seq_len, name=str(corpus))
+        if options.epochs is not None:
+            train = train.for_epochs(options.epochs, len(tokens))
         config = RunConfig(
             format="pellucid run",
             version=1,
@@ -66,10 +74,89 @@ def _begin(options: TrainCommand, stopper: Stopper) -> int:
             model=model,
             train=train,
             tokens=digest(folder / TOKENS),
+            init_from=str(start.path.resolve()) if start else None,
         )
+        made, out = Run(folder, config, tokenizer), Output(options.json)
+        if (found := _checked(options, made, start)) is not None and options.check:
+            out.result({"check": check_json(found)})
+            return 0
+        if start is not None:
+            _save_start(made, start)
+            start = None  # its weights are on the disk now
         save_config(folder, config)
-        made = Run(folder, config, tokenizer)
-        return report(made, train_run(made, stopper), Output(options.json), stopper)
+        return report(made, train_run(made, stopper), out, stopper)
+
+
+def _refuse(options: TrainCommand) -> None:
+    """Raises ConfigError for options that contradict each other."""
+    check_share(options.held_out)
+    if options.sample_tokens < 1:
+        raise ConfigError("--sample-tokens", "must be at least 1", got=options.sample_tokens)
+    if options.check and options.no_check:
+        raise ConfigError("--check", "cannot be combined with --no-check", hint="leave one of them out")
+    if options.patience is not None and options.held_out == 0:
+        raise ConfigError("--patience", "nothing is held out to judge by", hint="hold text out with --held-out 0.1")
+    if options.init_from is None and (options.add_tokens or options.new_rows_only):
+        flag = "--add-tokens" if options.add_tokens else "--new-rows-only"
+        raise ConfigError(flag, "is for a model that exists", hint="name it with --init-from")
+    vocab = options.tokenizer_vocab
+    if vocab is not None and not options.train_tokenizer:
+        raise ConfigError("--tokenizer-vocab", "no tokenizer is trained", hint="add --train-tokenizer")
+    if vocab is not None and options.tokenizer in ("char", "byte"):
+        raise ConfigError(
+            "--tokenizer-vocab", f"a {options.tokenizer} tokenizer has the size it has", hint="leave it out"
+        )
+    if vocab is not None and vocab < 1:
+        raise ConfigError("--tokenizer-vocab", "must be at least 1", got=vocab)
+
+
+def _tokenizer(options: TrainCommand, corpus: Path, start: Start | None) -> Tokenizer:
+    if start is not None:
+        return start.tokenizer
+    if not options.train_tokenizer:
+        return choose_tokenizer(options.tokenizer, corpus)
+    vocab = options.tokenizer_vocab
+    found = new_tokenizer(options.tokenizer, TRAINED_IDS if vocab is None else vocab, corpus)
+    note(f"trained a {found.kind} tokenizer of {found.vocab_size:,} ids")
+    return found
+
+
+@contextmanager
+def _folder(options: TrainCommand, name: str) -> Iterator[Path]:
+    """The folder of the run; with --check one that goes again, on the disk the run would be on."""
+    if not options.check:
+        with new_folder(options.out, name) as folder:
+            yield folder
+        return
+    home = (options.out or HOME).resolve()
+    while not home.is_dir():
+        home = home.parent
+    with TemporaryDirectory(prefix=".pellucid-check-", dir=home) as folder:
+        yield Path(folder)
+
+
+def _checked(options: TrainCommand, run: Run, start: Start | None) -> list[Finding] | None:
+    """The findings of the readiness check, where one is asked for or the run is long."""
+    from ..models import TransformerLM
+    from ..train.readiness import Plan
+    from .check import check_run, is_long
+    from .session import peak_of
+
+    model, train = run.config.model, run.config.train
+    if options.no_check or not (options.check or is_long(model, train, peak_of(model))):
+        return None
+    tokens, held_out = run.tokens()
+    build = (lambda: TransformerLM(model)) if start is None else (lambda: start.model(model))
+    return check_run(Plan(build, train, tokens, held_out, run.tokenizer, run.folder, fresh=start is None))
+
+
+def _save_start(run: Run, start: Start) -> None:
+    """Step 0 of a run that begins with weights of its own: what it is resumed from wherever it is cut off."""
+    from ..train import Trainer
+
+    tokens, held_out = run.tokens()
+    train, model = run.config.train, start.model(run.config.model)
+    Trainer(model, tokens, train, held_out=held_out, folder=run.folder, tokenizer=run.tokenizer).save()
 
 
 def _resume(options: ResumeCommand, stopper: Stopper) -> int:

@@ -1,6 +1,10 @@
-"""From files to batches: documents, token files and token batches."""
+"""From files to batches: documents, token files, token batches, and questions with choices."""
 
 from .batch import TokenBatch
+from .examples import Examples, ExamplesInfo
+from .instructions import Conversation, Preference, conversations, preferences
+from .packing import PackedRows, pack
+from .questions import Question, read_questions
 from .sources import TEXT_SUFFIXES, Continued, Documents, documents, holds_several
 from .token_file import TokenFile
 from .token_writer import Encoded, TokenFileInfo
@@ -8,11 +12,21 @@ from .token_writer import Encoded, TokenFileInfo
 __all__ = [
     "TEXT_SUFFIXES",
     "Continued",
+    "Conversation",
     "Documents",
     "Encoded",
+    "Examples",
+    "ExamplesInfo",
+    "PackedRows",
+    "Preference",
+    "Question",
     "TokenBatch",
     "TokenFile",
     "TokenFileInfo",
+    "conversations",
     "documents",
     "holds_several",
+    "pack",
+    "preferences",
+    "read_questions",
 ]

@@ -17,10 +17,11 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ..base.errors import DataError
 from ..base.files import StrPath, reason
+from ..text.chat import strings_in
 from .parquet import read_parquet
 from .streams import inner_name, opened
 
@@ -190,7 +191,28 @@ def _lines(file: BinaryIO, shown: str) -> Iterator[bytes]:
         yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 
 
-def _field_of(line: bytes, field: str, where: str) -> str:
+def read_objects(path: StrPath) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of one JSONL file, each with its file and line. Raises DataError as `documents` does."""
+    shown, count = os.fspath(path), 0
+    with opened(Path(path)) as (stream, _):
+        for number, line in enumerate(_lines(stream, shown), 1):
+            if line.isspace():
+                continue
+            where = f"{shown}:{number}"
+            value = _object_of(line, where, "{...}")
+            if b"\\u" in line and any(map(_is_broken, strings_in(value))):
+                raise DataError(where, "holds half a surrogate pair", hint="repair the escape in the line")
+            yield where, value
+            count += 1
+    if not count:
+        raise DataError(shown, "no examples: the file is empty or every line is blank")
+
+
+def _is_broken(text: str) -> bool:
+    return any("\ud800" <= c <= "\udfff" for c in text)
+
+
+def _object_of(line: bytes, where: str, expected: str) -> dict[str, Any]:
     try:
         value = json.loads(line.strip().decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -200,7 +222,12 @@ def _field_of(line: bytes, field: str, where: str) -> str:
     except (ValueError, RecursionError) as error:
         raise DataError(where, "not JSON this reader takes: nested too deeply, or a number too long") from error
     if not isinstance(value, dict):
-        raise DataError(where, "not a JSON object", got=type(value).__name__, expected=f'{{"{field}": "..."}}')
+        raise DataError(where, "not a JSON object", got=type(value).__name__, expected=expected)
+    return value
+
+
+def _field_of(line: bytes, field: str, where: str) -> str:
+    value = _object_of(line, where, f'{{"{field}": "..."}}')
     if field not in value:
         names = ", ".join(map(str, value)) or "no fields"
         raise DataError(where, f"no field {field!r}", got=names, hint="name the field that holds the text")
@@ -208,6 +235,6 @@ def _field_of(line: bytes, field: str, where: str) -> str:
     if not isinstance(text, str):
         raise DataError(where, f"field {field!r} is not text", got=type(text).__name__, expected="a string")
     # Only an escape can bring half a surrogate pair into a line that is valid UTF-8.
-    if b"\\u" in line and any("\ud800" <= c <= "\udfff" for c in text):
+    if b"\\u" in line and _is_broken(text):
         raise DataError(where, f"field {field!r} holds half a surrogate pair", hint="repair the escape in the line")
     return text

@@ -405,3 +405,13 @@ _row(
     lambda a: 16 * sum(w.size for w in a.weights),
     "weights firsts seconds",
 )
+_row(
+    "lion_",
+    "optimizer",
+    "weights: arrays, grads: arrays, momenta: arrays, scale, "
+    "*, lr: float, beta1: float, beta2: float, weight_decay: float",
+    _WIDE,
+    "rounding",
+    lambda a: 12 * sum(w.size for w in a.weights),
+    "weights momenta",
+)

@@ -10,7 +10,7 @@ from .create import arange, from_numpy, full, ones, rand, randn, tensor, zeros
 from .experts import expert_gates, mixture_of_experts, router_statistics, top_experts
 from .feedforward import gated_linear, swiglu
 from .index import embedding, getitem, pick
-from .loss import cross_entropy, lm_head_loss, mse_loss
+from .loss import cross_entropy, lm_head_loss, mse_loss, preference_loss
 from .matmul import linear, matmul
 from .norm import layernorm, rmsnorm
 from .pointwise import (
@@ -104,6 +104,7 @@ __all__ = [
     "permute",
     "pick",
     "pow",
+    "preference_loss",
     "rand",
     "randn",
     "relu",

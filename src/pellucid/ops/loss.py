@@ -1,14 +1,17 @@
-"""Losses: mean squared error, and cross-entropy in nats, alone and fused with the language-model head."""
+"""Losses: mean squared error, cross-entropy in nats, alone and fused with the language-model head, and preferences."""
 
 from __future__ import annotations
 
 from ..base import dtypes, shapes
 from ..base.dtypes import DType
-from ..base.errors import ShapeError
+from ..base.errors import ConfigError, ShapeError
 from ..device import Array
 from ..tape import Op, Tensor, is_one
 from .common import floats, pair, unbroadcast
+from .create import zeros
 from .index import _integers
+from .reduce import log_softmax
+from .shape import concatenate
 
 
 class CrossEntropy(Op):
@@ -110,6 +113,31 @@ def mse_loss(x: Tensor, target: Tensor) -> Tensor:
     if 0 in (shape if shape == other else shapes.broadcast(shape, other, where="mse_loss")):
         raise ShapeError("mse_loss", "nothing to average", got=f"{x.shape} and {target.shape}")
     return MSELoss.apply(x, target)
+
+
+def preference_loss(
+    chosen: Tensor, rejected: Tensor, reference: Tensor, *, beta: float, smoothing: float = 0.0
+) -> Tensor:
+    """Direct preference optimisation: mean over pairs of -(1 - s) ln sigmoid(z) - s ln sigmoid(-z), nats, shape ();
+    z = beta ((chosen - rejected) - reference)   (Rafailov et al. 2023; smoothing s: Mitchell 2023).
+
+    chosen, rejected: (N,), ln p of the answers under the model, summed over their tokens. reference: (N,), what chosen
+    - rejected is under the model it began as. beta: 0 or more, how dear it is to move away from that model.
+    """
+    if not chosen.shape == rejected.shape == reference.shape or chosen.ndim != 1 or chosen.shape[0] == 0:
+        got = f"{chosen.shape}, {rejected.shape}, {reference.shape}"
+        raise ShapeError(
+            "preference_loss", "answers and reference do not fit", got=got, expected="(pairs,) three times"
+        )
+    if not beta >= 0 or not 0 <= smoothing < 0.5:
+        got, expected = f"beta {beta}, smoothing {smoothing}", "beta >= 0 and 0 <= smoothing < 0.5"
+        raise ConfigError("preference_loss", "a setting is out of range", got=got, expected=expected)
+    z = (chosen - rejected - reference) * beta
+    # ln sigmoid(z) and ln sigmoid(-z) are the log-softmax of (z, 0), which overflows nowhere.
+    nothing = zeros((z.shape[0], 1), dtype=z.dtype, device=z.device)
+    logs = log_softmax(concatenate([z.reshape(-1, 1), nothing], axis=1))
+    kept = logs[:, 0] * (1 - smoothing)
+    return -(kept + logs[:, 1] * smoothing).mean() if smoothing else -kept.mean()
 
 
 def _rows(name: str, x: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:

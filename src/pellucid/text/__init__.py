@@ -10,6 +10,7 @@ from .byte import ByteTokenizer
 from .char import CharTokenizer
 from .charsmap import CharsMap
 from .chat import ChatIds, ChatML, ChatTemplate, Llama2, Llama3
+from .extend import with_special
 from .gguf import read_gguf_tokenizer
 from .load import load_tokenizer
 from .normalize import (
@@ -32,6 +33,7 @@ from .sentencepiece import SentencePieceVocabulary, read_llama2c_vocabulary, rea
 from .sentencepiece_tokenizer import SentencePieceTokenizer
 from .special import AddedToken
 from .tokenizer import END_OF_TEXT, StreamDecoder, Tokenizer
+from .transcript import Transcript
 from .unigram import UnigramModel
 from .unigram_tokenizer import UnigramTokenizer
 from .unigram_train import UnigramTraining
@@ -66,6 +68,7 @@ __all__ = [
     "Strip",
     "StripAccents",
     "Tokenizer",
+    "Transcript",
     "UnicodeForm",
     "UnigramModel",
     "UnigramTokenizer",
@@ -77,5 +80,6 @@ __all__ = [
     "read_llama2c_vocabulary",
     "read_sentencepiece",
     "read_tiktoken",
+    "with_special",
     "write_tiktoken",
 ]
