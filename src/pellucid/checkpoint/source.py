@@ -28,6 +28,7 @@ class ModelSource:
     config: of the model. weights: by our names, in our layout.
     tokenizer: or None. chat_template: Jinja, or None. special_tokens: what that template calls `bos_token`, `eos_token`
     and so on. eos_ids: ids that end an answer; none where nobody says.
+    begin_ids: ids that a text begins with; None: those the tokenizer names.
     ignored: settings of the source that change nothing here, named. checkpoint: where the source is one of ours.
     """
 
@@ -39,6 +40,7 @@ class ModelSource:
     chat_template: str | None = None
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     eos_ids: tuple[int, ...] = ()
+    begin_ids: tuple[int, ...] | None = None
     ignored: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
 
@@ -86,7 +88,9 @@ class OpenedModel:
         tokenizer = self.source.tokenizer
         if tokenizer is None:
             raise DataError(str(self.path), "the model has no tokenizer", hint="give it ids")
-        before = tokenizer.frame[0] if isinstance(tokenizer, PipelineTokenizer) else ()
+        before = self.source.begin_ids
+        if before is None:
+            before = tokenizer.frame[0] if isinstance(tokenizer, PipelineTokenizer) else ()
         return np.concatenate([np.array(before, np.uint32), tokenizer.encode(text)])
 
 

@@ -55,7 +55,13 @@ class Block(Module):
     experts."""
 
     def __init__(
-        self, config: TransformerConfig, number: int, *, generator: Generator | None, dropout: Generator, device: str | Device
+        self,
+        config: TransformerConfig,
+        number: int,
+        *,
+        generator: Generator | None,
+        dropout: Generator,
+        device: str | Device,
     ) -> None:
         c = config
         if (window := c.window_of(number)) is not None:

@@ -52,7 +52,9 @@ def _fill(found: dict[str, Any], size: int) -> None:
     tokens: list[str] = found["tokens"]
     missing = size - len(tokens)
     if missing < 0:
-        raise DataError(_WHERE, "the tokenizer has more tokens than the model", got=len(tokens), expected=f"at most {size}")
+        raise DataError(
+            _WHERE, "the tokenizer has more tokens than the model", got=len(tokens), expected=f"at most {size}"
+        )
     found["tokens"] = [*tokens, *(f"[PAD{i}]" for i in range(len(tokens), size))]
     found["token_type"] = np.concatenate([found["token_type"], np.full(missing, UNUSED, np.int32)])
     if "scores" in found:
@@ -73,7 +75,7 @@ def _byte_level(tokenizer: BPETokenizer) -> tuple[dict[str, Any], list[str]]:
     for token in added:
         names[token["id"]] = token["content"]
         kinds[token["id"]] = CONTROL if token["special"] else USER_DEFINED
-        if token["lstrip"] or token["rstrip"] or token["normalized"] and tokenizer.parts.normalizer:
+        if token["lstrip"] or token["rstrip"] or (token["normalized"] and tokenizer.parts.normalizer):
             raise DataError(_WHERE, "an added token that takes white space with it", got=repr(token["content"]))
     tokens = [names.get(i, f"[PAD{i}]") for i in range(tokenizer.vocab_size)]
     types = np.array([kinds.get(i, UNUSED) for i in range(len(tokens))], np.int32)
@@ -98,7 +100,9 @@ def _family(parts: Parts, *, whole: bool) -> tuple[str, list[str]]:
             return name, notes
     got = " and ".join(cut.name for cut in cutting.cuts) or "no pattern"
     expected = ", ".join(FAMILIES)
-    raise DataError(_WHERE, "words cut in a way that llama.cpp has no name for", got=got, expected=f"those of {expected}")
+    raise DataError(
+        _WHERE, "words cut in a way that llama.cpp has no name for", got=got, expected=f"those of {expected}"
+    )
 
 
 def _frame(frame: tuple[tuple[int, ...], tuple[int, ...]]) -> dict[str, Any]:

@@ -90,7 +90,9 @@ def read_gguf(path: StrPath) -> GGUFFile:
             if head.metadata.get(_SPLIT, 1) not in (0, 1):
                 hint = "join the parts with llama.cpp's llama-gguf-split --merge"
                 got, expected = f"{head.metadata[_SPLIT]} parts", "one file"
-                raise CheckpointError(where, "one part of a model in several files", got=got, expected=expected, hint=hint)
+                raise CheckpointError(
+                    where, "one part of a model in several files", got=got, expected=expected, hint=hint
+                )
             _check(head, max(0, size - head.data_start), where)
             mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     except OSError as error:

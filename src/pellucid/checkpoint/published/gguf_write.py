@@ -29,6 +29,7 @@ from ..tensor_format import shown
 from .gguf_blocks import BY_NAME, BlockFormat, encoded
 from .gguf_config import architecture_for, keys_of
 from .gguf_names import Row, pairs_of_halves, rows_of, stored_shapes
+from .gguf_rope import ROPE_FACTORS, factors_tensor
 
 Host = np.ndarray[Any, Any]
 Precision = Literal["float32", "bfloat16", "int8"]
@@ -70,12 +71,14 @@ def write_gguf(
     architecture = architecture_for(config, where)
     form, number = BY_NAME[_FORMATS[precision][0]], _FORMATS[precision][1]
     rows = rows_of(config, architecture)
-    keys = keys_of(config, architecture)
+    keys = keys_of(config, architecture, where)
     keys |= {"general.type": "model", "general.file_type": number}
     if precision == "int8":
         keys["general.quantization_version"] = 2
     spoken, notes = _spoken(companions or Companions(), config, architecture)
-    places = _places(rows, form, where)
+    factors = factors_tensor(config)
+    shapes = stored_shapes(rows) | ({} if factors is None else {ROPE_FACTORS: factors.shape})
+    places = _places(shapes, form, where)
     head = head_bytes(keys | spoken, places)
     last = places[-1]
     total = len(head) + aligned(last.offset + _format_of(last, form).nbytes(prod(last.shape)))
@@ -85,7 +88,10 @@ def write_gguf(
     with replacing(path, needed=total) as file:
         file.write(head)
         for place in places:
-            raw = _stored(parts[place.name], tensors, _format_of(place, form), where)
+            if factors is not None and place.name == ROPE_FACTORS:
+                raw = encoded("F32", factors)
+            else:
+                raw = _stored(parts[place.name], tensors, _format_of(place, form), where)
             file.write(raw.data)
             file.write(bytes(aligned(len(raw)) - len(raw)))
     return notes
@@ -95,10 +101,10 @@ def _format_of(place: TensorPlace, form: BlockFormat) -> BlockFormat:
     return form if place.kind == form.number else BY_NAME["F32"]
 
 
-def _places(rows: list[Row], form: BlockFormat, where: str) -> list[TensorPlace]:
+def _places(shapes: Mapping[str, tuple[int, ...]], form: BlockFormat, where: str) -> list[TensorPlace]:
     """Where each tensor goes. Raises CheckpointError for a matrix whose rows are no whole blocks."""
     found, at = [], 0
-    for name, shape in stored_shapes(rows).items():
+    for name, shape in shapes.items():
         plain = len(shape) < 2 or name == _ALWAYS_FLOAT32
         kind = BY_NAME["F32"] if plain else form
         if shape[-1] % kind.size:
