@@ -122,7 +122,6 @@ def config_of(file: GGUFFile) -> tuple[TransformerConfig, tuple[str, ...]]:
         "d_model": width,
         "n_layers": keys.whole("block_count", most=max(1, len(file))),
         "n_heads": heads,
-        "n_kv_heads": keys.whole("attention.head_count_kv", heads),
         "d_ff": keys.whole("feed_forward_length"),
         "max_seq_len": context,
         "norm_eps": keys.real(_EPSILON[architecture]),
@@ -133,6 +132,7 @@ def config_of(file: GGUFFile) -> tuple[TransformerConfig, tuple[str, ...]]:
     keys.same("expert_count", 0, "mixtures of experts")
     keys.same("expert_used_count", 0, "mixtures of experts")
     if architecture == "gpt2":
+        keys.same("attention.head_count_kv", heads, "heads that share keys and values")
         values |= {"norm": "layernorm", "positions": "learned", "activation": "gelu_tanh", "biases": True}
     else:
         values |= _llama(keys, file, architecture, heads, width, context)
@@ -147,6 +147,7 @@ def config_of(file: GGUFFile) -> tuple[TransformerConfig, tuple[str, ...]]:
 def _llama(keys: _Keys, file: GGUFFile, architecture: str, heads: int, width: int, context: int) -> dict[str, Any]:
     """What the architectures with rotary positions say beside the sizes."""
     where = file.path
+    kv_heads = keys.whole("attention.head_count_kv", heads)
     head = keys.whole("attention.key_length", max(1, width // heads))
     keys.same("attention.value_length", head, "values of another length than keys")
     keys.same("rope.dimension_count", head, "a part of the features rotated")
@@ -174,6 +175,7 @@ def _llama(keys: _Keys, file: GGUFFile, architecture: str, heads: int, width: in
         biases = {"biases": True}
     window = keys.whole(_WINDOW, least=0) if keys.has(_WINDOW) else 0
     return {
+        "n_kv_heads": kv_heads,
         "head_dim": head,
         "rope_base": base,
         "rope_interleaved": interleaved,

@@ -43,11 +43,13 @@ _CALLED = {"bos_token": "bos", "unk_token": "unknown", "pad_token": "padding"}
 @dataclass(frozen=True)
 class Companions:
     """What goes with the weights. chat_template: Jinja. special_tokens: names that template has for tokens, and the
-    tokens. eos_ids: that end an answer; the file has room for three. name: of the model."""
+    tokens. begin_ids: that a text begins with, one at most (None: those the tokenizer names). eos_ids: that end an
+    answer; the file has room for three. name: of the model."""
 
     tokenizer: Tokenizer | None = None
     chat_template: str | None = None
     special_tokens: Mapping[str, str] | None = None
+    begin_ids: Sequence[int] | None = None
     eos_ids: Sequence[int] = ()
     name: str | None = None
 
@@ -105,7 +107,7 @@ def _places(shapes: Mapping[str, tuple[int, ...]], form: BlockFormat, where: str
     """Where each tensor goes. Raises CheckpointError for a matrix whose rows are no whole blocks."""
     found, at = [], 0
     for name, shape in shapes.items():
-        plain = len(shape) < 2 or name == _ALWAYS_FLOAT32
+        plain = shape[1:] == () or name == _ALWAYS_FLOAT32
         kind = BY_NAME["F32"] if plain else form
         if shape[-1] % kind.size:
             what, got = f"{kind.name} has no room for the rows of tensor {shown(name)}", f"{shape[-1]} elements"
@@ -140,9 +142,15 @@ def _spoken(given: Companions, config: TransformerConfig, architecture: str) -> 
     for called, token in (given.special_tokens or {}).items():
         if called in _CALLED and token in names:
             found.setdefault(f"{KEY}{_CALLED[called]}_token_id", names[token])
+    if given.begin_ids is not None:
+        found[f"{KEY}add_bos_token"] = bool(given.begin_ids)
+        for number in given.begin_ids[:1]:
+            found[f"{KEY}bos_token_id"] = int(number)
+        if len(given.begin_ids) > 1:
+            notes.append(f"a text begins with {len(given.begin_ids)} ids, of which the file has the first")
     ends = list(dict.fromkeys(given.eos_ids))
     for name, number in zip(("eos", "eot", "eom"), ends, strict=False):
-        found[f"{KEY}{name}_token_id"] = number
+        found[f"{KEY}{name}_token_id"] = int(number)
     if len(ends) > 3:
         notes.append(f"ids that end an answer beyond the third are not in the file: {', '.join(map(str, ends[3:]))}")
     if given.chat_template is not None:
