@@ -14,6 +14,7 @@ from ..device import Device
 from ..models import TransformerConfig, TransformerLM
 from .checkpoint import Checkpoint, current, load_checkpoint
 from .load import load_into
+from .published.hub_read import holds_hub, read_hub
 from .runs import latest_checkpoint
 from .source import Format, ModelSource, OpenedModel
 
@@ -95,4 +96,7 @@ def _read_ours(path: Path) -> ModelSource:
 
 
 #: The kinds of paths that hold a model, in the order in which a path is tried.
-FORMATS: tuple[Format, ...] = (Format("pellucid", "a run or checkpoint folder", _holds_ours, _read_ours),)
+FORMATS: tuple[Format, ...] = (
+    Format("pellucid", "a run or checkpoint folder", _holds_ours, _read_ours),
+    Format("huggingface", "a Hugging Face folder", holds_hub, read_hub),
+)
