@@ -22,16 +22,19 @@ from .source import Format, ModelSource, OpenedModel
 CHAT_TEMPLATE, SPECIAL_TOKENS, EOS_IDS = "chat_template", "special_tokens", "eos_ids"
 
 
-def open_model(path: StrPath, *, device: str | Device = "cpu") -> OpenedModel:
+def open_model(path: StrPath, *, max_seq_len: int | None = None, device: str | Device = "cpu") -> OpenedModel:
     """The model at a path, with its tokenizer, chat template and the ids that end an answer.
 
-    path: a run folder (its newest checkpoint), a checkpoint folder, or any of `FORMATS`.
+    path: a run folder (its newest checkpoint), a checkpoint folder, or any of `FORMATS`. max_seq_len: positions the
+    model is to have at most: caches and rotary tables of a long context take memory (None: all it was made for).
 
     Raises:
         CheckpointError, DataError, ConfigError: nothing there, of no known kind, damaged, or a model that asks for what
             this library doesn't have.
     """
     source = open_source(path)
+    if max_seq_len is not None:
+        source = source.shortened(max_seq_len)
     return OpenedModel(source.build(device=device), source)
 
 
