@@ -170,6 +170,27 @@ def test_export(finished: Path, tmp_path: Path, run: Run, refused: Refused) -> N
     assert "cannot be replaced: holds other files than a checkpoint's" in message
 
 
+def test_export_as_gguf(finished: Path, tmp_path: Path, run: Run, refused: Refused) -> None:
+    corpus, sizes = finished / "tokens.bin", {}
+    exact = run("eval", finished, corpus)["loss"]
+    for precision, error in (("float32", 0.0), ("bfloat16", 2**-7), ("int8", 2**-6)):
+        path = tmp_path / f"{precision}.gguf"
+        found = run("export", finished, "--out", path, "--format", "gguf", "--precision", precision)
+        sizes[precision] = found["bytes"]
+        assert found["bytes"] == path.stat().st_size
+        assert found["parity"]["error"] <= error
+        assert run("eval", path, corpus)["loss"] == pytest.approx(exact, rel=error)
+    assert sizes["float32"] > 1.8 * sizes["bfloat16"] > 1.8 * sizes["int8"]
+    back = tmp_path / "back"
+    assert run("import", tmp_path / "float32.gguf", back)["parity"]["error"] == 0
+    assert run("eval", back, corpus)["loss"] == exact
+    message = refused("export", finished, "--out", tmp_path / "x.gguf", "--format", "gguf", "--precision", "q8")
+    assert "--precision: not one of --format gguf; got q8, expected float32, bfloat16, int8" in message
+    (tmp_path / "mine").write_text("mine")
+    message = refused("export", finished, "--out", tmp_path / "mine", "--format", "gguf")
+    assert message.startswith(f"pellucid: --out: cannot be replaced: not a GGUF file; got {tmp_path / 'mine'}. hint: ")
+
+
 # --- info -------------------------------------------------------------------------------------------------------------
 
 
