@@ -1,4 +1,4 @@
-"""`pellucid export`: a model alone, without what its training needs, into a folder or file of its own, and read back once."""
+"""`pellucid export`: a model alone, without what its training needs, into a folder or a file, and read back once."""
 
 from __future__ import annotations
 

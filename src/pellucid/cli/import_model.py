@@ -21,8 +21,8 @@ Examples:
   pellucid generate smollm2 "The capital of France is" --greedy
 
 Hugging Face folders of the Llama, Mistral, Mixtral, Qwen2, Qwen3 and GPT-2 families are read, and GGUF files of those
-without experts, whatever width their numbers have. A model that asks for
-what this library doesn't have is refused by the name of it. The commands that use a model read them themselves, too: import what is used often."""
+without experts, whatever width their numbers have. A model that asks for what this library doesn't have is refused by
+the name of it. The commands that use a model read folders and files themselves, too: import what is used often."""
 
 
 @dataclass(frozen=True)
