@@ -61,6 +61,9 @@ def parser() -> argparse.ArgumentParser:
         help="of matrix products; default: float32 in nanogpt, else both",
     )
     p.add_argument("--weights", choices=WIDTHS, help="width of the weights in decode and prefill; default: each")
+    p.add_argument(
+        "--gguf", type=Path, metavar="FILE", help="decode, prefill: the model in a file, and llama.cpp on it"
+    )
     p.add_argument("--model", choices=MODELS, help="which one train trains; default: both")
     p.add_argument("--shape", type=parse_shape, help="sequences x tokens of a step of train; default: the model's")
     p.add_argument("--compile", action="store_true", help="train: beside PyTorch's eager path its compiled one too")
@@ -104,6 +107,7 @@ def main(argv: list[str] | None = None) -> int:
         precisions=(given.precision,) if given.precision else PRECISIONS,
         widths=(given.weights,) if given.weights else WIDTHS,
         peer_python=given.peer_python,
+        gguf=given.gguf,
     )
     # Read once, by the first kernel: before anything runs, after everything is imported.
     os.environ["PELLUCID_THREADS"] = str(options.threads)

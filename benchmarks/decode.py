@@ -5,6 +5,9 @@ compare the logits of the cached path with the definition's before they take a t
 every weight of a matrix product once a token, with the memory bandwidth measured in this run; that of prefill is its
 FLOPs at the measured rate of matrix products. `share` is the floor over the time taken.
 
+With `--gguf FILE` the model is the one in a file, held in the same widths. Beside int8 llama.cpp then runs the file as
+it is and its export as Q8_0; beside the others the export of that width.
+
 llama.cpp runs in a process of its own (`peers.llama_cpp`), in turns with ours, at the same width of weights: its Q8_0
 has a scale for 32 weights where our int8 has one for a row, and rounds the inputs of products to int8, which ours does
 not.
@@ -18,12 +21,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from pellucid.base import dtypes
-from pellucid.checkpoint import load_into
+from pellucid.checkpoint import load_into, open_model, open_source, write_gguf
 from pellucid.device import Device, device
 from pellucid.generate import Decoder, Sampler
 from pellucid.models import TransformerConfig, TransformerLM
@@ -102,9 +107,53 @@ def prefill_flops(config: TransformerConfig) -> int:
     return PROMPT * config.flops_per_token(PROMPT, training=False) - (PROMPT - 1) * head
 
 
+def opened(options: TrainOptions, width: Width) -> TransformerLM:
+    """The model of a run: random, or the one in the file; held in a width."""
+    if options.gguf is None:
+        return build(width)
+    source = open_source(options.gguf)
+    precision = config_of(width).precision
+    config = replace(source.config, precision=precision, max_seq_len=min(MODEL.max_seq_len, source.config.max_seq_len))
+    model = replace(source, config=config).build()
+    model.hold_weights(width)
+    return model
+
+
+@contextmanager
+def exported(file: Path, width: Width) -> Iterator[Path]:
+    """The model of a file as a GGUF file of a width."""
+    model = open_model(file).model
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"{width}.gguf"
+        write_gguf(path, dict(model.named_parameters()), model.config, precision=width)
+        del model
+        yield path
+
+
+@contextmanager
+def peers_of(options: TrainOptions, width: Width) -> Iterator[dict[str, llama_cpp.Process]]:
+    """llama.cpp with a model of the same shape and width, where it was asked for; by what a row calls it."""
+    if options.gguf is None or options.peer != "llama.cpp":
+        with peer_of(options, width) as peer:
+            yield {} if peer is None else {"llama.cpp": peer}
+        return
+    python, found = options.peer_python or sys.executable, {}
+    with exported(options.gguf, width) as file:
+        try:
+            found["llama.cpp"] = llama_cpp.Process(python, width, options.threads, file=file)
+            if width == "int8":
+                found["llama.cpp, the file"] = llama_cpp.Process(python, width, options.threads, file=options.gguf)
+            yield found
+        except RuntimeError as error:
+            raise Refused(f"{error}; name an interpreter that has them with --peer-python") from None
+        finally:
+            for process in found.values():
+                process.close()
+
+
 @contextmanager
 def peer_of(options: TrainOptions, width: Width) -> Iterator[llama_cpp.Process | None]:
-    """llama.cpp with a model of the same shape and width, where it was asked for."""
+    """llama.cpp with random weights of the same shape and width, where it was asked for."""
     if options.peer != "llama.cpp":
         yield None
         return
@@ -128,12 +177,12 @@ def run_decode(options: TrainOptions) -> list[Row]:
     where, found = device("cpu"), []
     for width in options.widths:
         before = bandwidth(where)
-        model = build(width)
+        model = opened(options, width)
         sampler, decoder = Sampler.greedy(), Decoder(model)
         times: list[float] = []
         cpu: list[float] = []
-        others: list[float] = []
-        with peer_of(options, width) as peer:
+        others: dict[str, list[float]] = {}
+        with peers_of(options, width) as peers:
             for _ in range(2 if options.quick else 10):
                 time.sleep(options.pause)
                 decoder.reset()
@@ -145,9 +194,9 @@ def run_decode(options: TrainOptions) -> list[Row]:
                     decoder.next(sampler)
                     times.append(time.perf_counter() - start)
                 cpu.append((time.process_time() - spent) / BLOCK)
-                if peer is not None:
+                for name, peer in peers.items():
                     time.sleep(options.pause)
-                    others += peer.ask("decode", CONTEXT, BLOCK)
+                    others.setdefault(name, []).extend(peer.ask("decode", CONTEXT, BLOCK))
         # Other work on the machine only ever lowers a ceiling, so the higher of two is nearer to the truth.
         speed = max(before, bandwidth(where))
         floor = weight_bytes(model.config, width) / speed
@@ -165,12 +214,12 @@ def run_prefill(options: TrainOptions) -> list[Row]:
     for width in options.widths:
         operands = None if width == "float32" else dtypes.bfloat16
         before = measure_peak("cpu", operand_dtype=operands)
-        model = build(width)
+        model = opened(options, width)
         ids = np.random.default_rng(1).integers(MODEL.vocab_size, size=PROMPT)
         caches = model.new_caches(capacity=PROMPT)
         times: list[float] = []
-        others: list[float] = []
-        with peer_of(options, width) as peer:
+        others: dict[str, list[float]] = {}
+        with peers_of(options, width) as peers:
             for turn in range(1 + (3 if options.quick else 9)):
                 time.sleep(options.pause)
                 for cache in caches:
@@ -179,10 +228,11 @@ def run_prefill(options: TrainOptions) -> list[Row]:
                 with no_grad():
                     model.forward_cached(ids, caches, last_only=True).numpy()
                 seconds = time.perf_counter() - start
-                other = [] if peer is None else peer.ask("prefill", PROMPT)
+                asked = {name: peer.ask("prefill", PROMPT) for name, peer in peers.items()}
                 if turn:  # the first one warms up
                     times.append(seconds)
-                    others += other
+                    for name, other in asked.items():
+                        others.setdefault(name, []).extend(other)
         peak = max(before, measure_peak("cpu", operand_dtype=operands))
         floor = prefill_flops(model.config) / peak
         more = {"tokens/s": PROMPT / median(times), "share": floor / median(times)}
@@ -195,18 +245,23 @@ def run_prefill(options: TrainOptions) -> list[Row]:
 
 
 def results(
-    case: str, times: list[float], others: list[float], shape: str, width: Width, floor: float, more: dict[str, float]
+    case: str,
+    times: list[float],
+    others: dict[str, list[float]],
+    shape: str,
+    width: Width,
+    floor: float,
+    more: dict[str, float],
 ) -> list[Row]:
-    """Ours, and the peer's with the ratio of the medians, and of the best times, which other work hardly disturbs."""
+    """Ours, and each peer's with the ratio of the medians, and of the best times, which other work hardly disturbs."""
     what, size = ("token", 1) if case == "decode" else ("prompt", PROMPT)
     named = f"SmolLM2-135M, {shape}"
     more = {**more, "floor": 1e3 * floor, "best": 1e3 * min(times)}
-    if others:
-        more |= {"ratio": median(others) / median(times), "best ratio": min(others) / min(times)}
+    if first := next(iter(others.values()), None):
+        more |= {"ratio": median(first) / median(times), "best ratio": min(first) / min(times)}
     rows = [row(case, what, "pellucid", [1e3 * t for t in times], unit="ms", shape=named, dtype=width, **more)]
-    if others:
-        speed = {"tokens/s": size / median(others), "best": 1e3 * min(others)}
-        rows.append(
-            row(case, what, "llama.cpp", [1e3 * t for t in others], unit="ms", shape=named, dtype=width, **speed)
-        )
+    for name, other in others.items():
+        speed = {"tokens/s": size / median(other), "best": 1e3 * min(other)}
+        speed |= {"ours faster by": median(other) / median(times)} if len(others) > 1 else {}
+        rows.append(row(case, what, name, [1e3 * t for t in other], unit="ms", shape=named, dtype=width, **speed))
     return rows

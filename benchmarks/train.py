@@ -69,7 +69,8 @@ Weights = dict[str, np.ndarray]
 class TrainOptions(Options):
     """model, shape: one of MODELS, and sequences x tokens; None for all. compiled: PyTorch compiled too. memory: peak
     memory too. precisions: of the matrix products of both sides. widths: of the weights that are decoded with.
-    peer_python: the interpreter that runs llama.cpp, None for this one."""
+    peer_python: the interpreter that runs llama.cpp, None for this one. gguf: file of the model to decode with, None
+    for random weights."""
 
     model: str | None = None
     shape: tuple[int, int] | None = None
@@ -78,6 +79,7 @@ class TrainOptions(Options):
     precisions: tuple[Precision, ...] = PRECISIONS
     widths: tuple[Width, ...] = WIDTHS
     peer_python: str | None = None
+    gguf: Path | None = None
 
 
 def parse_shape(text: str) -> tuple[int, int]:

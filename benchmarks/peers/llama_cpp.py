@@ -1,6 +1,7 @@
 """Peer: llama.cpp, through llama-cpp-python, on a model of the shape of `benchmarks.decode` with random weights.
 
     python -m benchmarks.peers.llama_cpp FILE PRECISION THREADS
+    python -m benchmarks.peers.llama_cpp FILE "" THREADS          the model that is in FILE
 
 It runs as a process of its own: it writes the model as GGUF to FILE, loads it, says "ready", and answers each line on
 stdin ("decode CONTEXT TOKENS" or "prefill TOKENS") with the seconds of each token or of the prompt. Between answers its
@@ -83,13 +84,15 @@ def serve(path: Path, precision: str, threads: int) -> None:
     """Answers requests until stdin ends."""
     import llama_cpp
 
-    write_model(path, precision)
+    if precision:
+        write_model(path, precision)
     model = llama_cpp.Llama(
         str(path), n_ctx=_CONTEXT, n_batch=512, n_ubatch=512, n_threads=threads, n_threads_batch=threads, verbose=False
     )
-    path.unlink()
+    if precision:
+        path.unlink()
     print("ready", flush=True)
-    ids = [i * 37 % SHAPE["vocabulary"] for i in range(_CONTEXT)]
+    ids = [i * 37 % model.n_vocab() for i in range(_CONTEXT)]
     for line in sys.stdin:
         what, *numbers = line.split()
         counts = [int(n) for n in numbers]
@@ -114,11 +117,13 @@ class Process:
     `python` is an interpreter that has llama_cpp and gguf. Raises RuntimeError if it does not come up.
     """
 
-    def __init__(self, python: str, precision: str, threads: int) -> None:
+    def __init__(self, python: str, precision: str, threads: int, *, file: Path | None = None) -> None:
+        """file: a model to load as it is, instead of one made at a precision."""
         self._folder = tempfile.TemporaryDirectory()
-        command = [python, "-m", "benchmarks.peers.llama_cpp", os.path.join(self._folder.name, "model.gguf")]
+        path = os.path.join(self._folder.name, "model.gguf") if file is None else str(file.resolve())
+        command = [python, "-m", "benchmarks.peers.llama_cpp", path]
         self._process = subprocess.Popen(
-            [*command, precision, str(threads)],
+            [*command, "" if file is not None else precision, str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,9 +1,9 @@
 """The plain layers: linear maps, tables, norms, dropout, feed-forward blocks.
 
 Every layer that draws initial weights takes the generator to draw from, or None for weights that will be loaded; drawn
-ones are normal with the standard deviation given, biases zero, norm weights one. `operand_dtype` is the mixed-precision switch: bfloat16 rounds the
-operands of matrix products, and what is nothing but such an operand is made in it (`result_dtype`), while weights, sums
-and everything else stay float32.
+ones are normal with the standard deviation given, biases zero, norm weights one. `operand_dtype` is the mixed-precision
+switch: bfloat16 rounds the operands of matrix products, and what is nothing but such an operand is made in it
+(`result_dtype`), while weights, sums and everything else stay float32.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
         found["precompiled_charsmap"] = np.frombuffer(base64.b64decode(v.charsmap.data), np.uint8)
     ids: Mapping[str, int] = tokenizer.special
     for name, piece in (("bos", "<s>"), ("eos", "</s>")):
-        found[f"add_{name}_token"] = name == "bos" and piece in ids
+        found[f"add_{name}_token"] = name == "bos" and v.model == "bpe" and piece in ids
         if piece in ids:
             found[f"{name}_token_id"] = ids[piece]
     return found

@@ -29,6 +29,7 @@ from ..tensor_format import shown
 from .gguf_blocks import BY_NAME, BlockFormat, encoded
 from .gguf_config import architecture_for, keys_of
 from .gguf_names import Row, pairs_of_halves, rows_of, stored_shapes
+from .gguf_rope import ROPE_FACTORS, factors_tensor
 
 Host = np.ndarray[Any, Any]
 Precision = Literal["float32", "bfloat16", "int8"]
@@ -42,11 +43,13 @@ _CALLED = {"bos_token": "bos", "unk_token": "unknown", "pad_token": "padding"}
 @dataclass(frozen=True)
 class Companions:
     """What goes with the weights. chat_template: Jinja. special_tokens: names that template has for tokens, and the
-    tokens. eos_ids: that end an answer; the file has room for three. name: of the model."""
+    tokens. begin_ids: that a text begins with, one at most (None: those the tokenizer names). eos_ids: that end an
+    answer; the file has room for three. name: of the model."""
 
     tokenizer: Tokenizer | None = None
     chat_template: str | None = None
     special_tokens: Mapping[str, str] | None = None
+    begin_ids: Sequence[int] | None = None
     eos_ids: Sequence[int] = ()
     name: str | None = None
 
@@ -70,12 +73,14 @@ def write_gguf(
     architecture = architecture_for(config, where)
     form, number = BY_NAME[_FORMATS[precision][0]], _FORMATS[precision][1]
     rows = rows_of(config, architecture)
-    keys = keys_of(config, architecture)
+    keys = keys_of(config, architecture, where)
     keys |= {"general.type": "model", "general.file_type": number}
     if precision == "int8":
         keys["general.quantization_version"] = 2
     spoken, notes = _spoken(companions or Companions(), config, architecture)
-    places = _places(rows, form, where)
+    factors = factors_tensor(config)
+    shapes = stored_shapes(rows) | ({} if factors is None else {ROPE_FACTORS: factors.shape})
+    places = _places(shapes, form, where)
     head = head_bytes(keys | spoken, places)
     last = places[-1]
     total = len(head) + aligned(last.offset + _format_of(last, form).nbytes(prod(last.shape)))
@@ -85,7 +90,10 @@ def write_gguf(
     with replacing(path, needed=total) as file:
         file.write(head)
         for place in places:
-            raw = _stored(parts[place.name], tensors, _format_of(place, form), where)
+            if factors is not None and place.name == ROPE_FACTORS:
+                raw = encoded("F32", factors)
+            else:
+                raw = _stored(parts[place.name], tensors, _format_of(place, form), where)
             file.write(raw.data)
             file.write(bytes(aligned(len(raw)) - len(raw)))
     return notes
@@ -95,11 +103,11 @@ def _format_of(place: TensorPlace, form: BlockFormat) -> BlockFormat:
     return form if place.kind == form.number else BY_NAME["F32"]
 
 
-def _places(rows: list[Row], form: BlockFormat, where: str) -> list[TensorPlace]:
+def _places(shapes: Mapping[str, tuple[int, ...]], form: BlockFormat, where: str) -> list[TensorPlace]:
     """Where each tensor goes. Raises CheckpointError for a matrix whose rows are no whole blocks."""
     found, at = [], 0
-    for name, shape in stored_shapes(rows).items():
-        plain = len(shape) < 2 or name == _ALWAYS_FLOAT32
+    for name, shape in shapes.items():
+        plain = shape[1:] == () or name == _ALWAYS_FLOAT32
         kind = BY_NAME["F32"] if plain else form
         if shape[-1] % kind.size:
             what, got = f"{kind.name} has no room for the rows of tensor {shown(name)}", f"{shape[-1]} elements"
@@ -134,9 +142,15 @@ def _spoken(given: Companions, config: TransformerConfig, architecture: str) -> 
     for called, token in (given.special_tokens or {}).items():
         if called in _CALLED and token in names:
             found.setdefault(f"{KEY}{_CALLED[called]}_token_id", names[token])
+    if given.begin_ids is not None:
+        found[f"{KEY}add_bos_token"] = bool(given.begin_ids)
+        for number in given.begin_ids[:1]:
+            found[f"{KEY}bos_token_id"] = int(number)
+        if len(given.begin_ids) > 1:
+            notes.append(f"a text begins with {len(given.begin_ids)} ids, of which the file has the first")
     ends = list(dict.fromkeys(given.eos_ids))
     for name, number in zip(("eos", "eot", "eom"), ends, strict=False):
-        found[f"{KEY}{name}_token_id"] = number
+        found[f"{KEY}{name}_token_id"] = int(number)
     if len(ends) > 3:
         notes.append(f"ids that end an answer beyond the third are not in the file: {', '.join(map(str, ends[3:]))}")
     if given.chat_template is not None:
