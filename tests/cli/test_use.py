@@ -127,13 +127,13 @@ def test_evaluation_of_the_held_out_part(finished: Path, run: Run) -> None:
 
 def test_evaluation_of_other_text(finished: Path, run: Run, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text(text(100))
-    found = run("eval", finished, tmp_path / "other.txt", "--sequences", 3)
+    found = run("eval", finished, "--text", tmp_path / "other.txt", "--sequences", 3)
     assert found["tokens"] == len(text(100))
     assert found["predicted"] == len(text(100)) // 33 * 32
-    ids = run("eval", finished, finished / "tokens.bin")
+    ids = run("eval", finished, "--text", finished / "tokens.bin")
     assert ids["tokens"] == len(text())
     (tmp_path / "tiny.txt").write_text("the")
-    assert run("eval", finished, tmp_path / "tiny.txt")["predicted"] == 2
+    assert run("eval", finished, "--text", tmp_path / "tiny.txt")["predicted"] == 2
 
 
 # --- weights in another width -----------------------------------------------------------------------------------------
@@ -160,10 +160,10 @@ def test_export(finished: Path, tmp_path: Path, run: Run, refused: Refused) -> N
     assert run("info", small)["weights"] == "q8 (int8, read as float32)"
     assert run("info", full)["weights"] == "float32"
     corpus = finished / "tokens.bin"
-    exact, near = (run("eval", p, corpus)["loss"] for p in (full, small))
+    exact, near = (run("eval", p, "--text", corpus)["loss"] for p in (full, small))
     assert 0 < abs(near - exact) < 0.01 * exact
     # the very weights a q8 file holds are those that int8 makes of what it was saved from
-    assert run("eval", small, corpus, "--weights", "int8")["loss"] == pytest.approx(near, rel=1e-4)
+    assert run("eval", small, "--text", corpus, "--weights", "int8")["loss"] == pytest.approx(near, rel=1e-4)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("mine")
     message = refused("export", finished, "--out", tmp_path / "other")
