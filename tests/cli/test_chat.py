@@ -9,18 +9,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pellucid.base.config import to_dict
 from pellucid.base.errors import ConfigError, DataError
 from pellucid.checkpoint import save_checkpoint
 from pellucid.cli import main
-from pellucid.cli.chat import parse_chat
+from pellucid.cli.chat import ChatOptions, conversation, parse_chat
 from pellucid.cli.chat_input import Messages
+from pellucid.cli.chat_session import Session
+from pellucid.cli.output import Output
+from pellucid.generate import Sampler
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.text import ByteTokenizer, ChatML
 
@@ -158,7 +162,10 @@ def test_options_from_pellucid_toml(
         ("[chat]\ntokenz = 3", "pellucid.toml: [chat]: unknown key; got 'tokenz'. hint: did you mean 'tokens'?"),
         ("[chat]\ntokens = 'a'", "pellucid.toml: [chat].tokens: wrong type; got 'a', expected int"),
         ("chat = 3", "pellucid.toml: chat is no table; got int. hint: write [chat] above its options"),
-        ("[chat", "pellucid.toml: not a TOML file: Expected ']' at the end of a table declaration (at end of document)"),
+        (
+            "[chat",
+            "pellucid.toml: not a TOML file: Expected ']' at the end of a table declaration (at end of document)",
+        ),
     ):
         settings.write_text(content)
         with pytest.raises(ConfigError) as error:
@@ -172,15 +179,21 @@ def test_options_from_pellucid_toml(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("/quit", "/quit: no such command; expected /help, /system, /retry, /reset, /save, /load, /exit. hint: a message "
-         "that begins with / is written with //"),
+        (
+            "/quit",
+            "/quit: no such command; expected /help, /system, /retry, /reset, /save, /load, /exit. hint: a message "
+            "that begins with / is written with //",
+        ),
         ("/save", "/save: no file named; expected /save FILE"),
         ("/reset all", "/reset: takes nothing; got 'all'"),
         ("/retry", "conversation: nothing to answer yet. hint: say something first"),
         ("/load nothing.json", "nothing.json: cannot be read: no such file or directory"),
         ('"""\nhi', 'message: nothing closes the """ it begins with'),
-        ("x" * 300, "message: longer than the model's context, with the template and the system prompt around it; got "
-         "340 tokens, expected at most 200. hint: shorten it"),
+        (
+            "x" * 300,
+            "message: longer than the model's context, with the template and the system prompt around it; got "
+            "319 tokens, expected at most 200. hint: shorten it",
+        ),
     ],
 )
 def test_a_mistake_through_a_pipe_ends_the_program(
@@ -195,17 +208,15 @@ def test_bytes_that_are_no_text(chatty: Path, refused: Refused, monkeypatch: pyt
     assert refused("chat", chatty) == "pellucid chat: stdin: not UTF-8 text: bad byte at offset 1 of a line"
 
 
-def test_mistakes_in_options(
-    chatty: Path, finished: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_in_options(chatty: Path, finished: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     newest = finished / "checkpoints" / "step-00000020"
     assert refused("chat", finished) == (
         f"pellucid chat: {newest}: the model has no chat template. hint: --template transcript talks with a model that "
         "was trained on text alone"
     )
     assert refused("chat", chatty, "--template", "alpaca") == (
-        "pellucid chat: --template: no such template; got 'alpaca', expected auto, chatml, llama2, llama3, transcript or "
-        "a file"
+        "pellucid chat: --template: no such template; got 'alpaca', expected auto, chatml, llama2, llama3, transcript "
+        "or a file"
     )
     assert refused("chat", chatty, "--tokens", 0) == "pellucid chat: --tokens: must be at least 1; got 0"
     assert refused("chat", chatty, "--load", chatty / "none.json") == (
@@ -229,7 +240,7 @@ def test_messages_end_where_their_lines_end() -> None:
         return Messages(line)
 
     messages = read(iter(["a\\"]))
-    assert messages.next() == "a\n"
+    assert messages.next() == "a"
     with pytest.raises(EOFError):
         messages.next()
     with pytest.raises(DataError, match='nothing closes the """'):
@@ -237,6 +248,36 @@ def test_messages_end_where_their_lines_end() -> None:
 
 
 # --- a terminal -------------------------------------------------------------------------------------------------------
+
+
+class Pressing(Sampler):
+    """Draws the letter a, and after four of them lets somebody press Ctrl-C."""
+
+    drawn = 0
+
+    def sample(self, logits: np.ndarray, history: Iterable[int] = ()) -> int:
+        self.drawn += 1
+        if self.drawn == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return ord("a")
+
+
+def test_ctrl_c_ends_the_answer_alone(
+    chatty: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pellucid.cli.chat_session.terminal", lambda: True)
+    talked, _ = conversation(ChatOptions(model=chatty))
+    lines = iter(["hi", "go on"])
+    messages = Messages(lambda prompt: next(lines, None) or end())
+    before = signal.getsignal(signal.SIGINT)
+    assert Session(talked, Pressing(), Output(False), tokens=10).run(messages) == 0
+    assert [m["content"] for m in talked.messages] == ["hi", "aaaa", "go on", "a" * 10]
+    assert capfd.readouterr() == ("aaaa\n" + "a" * 10 + "\n", "(stopped)\n(cut after 10 tokens (--tokens))\n\n")
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def end() -> str:
+    raise EOFError
 
 
 class Terminal:

@@ -38,8 +38,8 @@ def out(tmp_path: Path) -> Path:
         (["--versoin"], "pellucid: unknown option '--versoin'. hint: did you mean '--version'?"),
         (
             ["zzz"],
-            "pellucid: unknown command 'zzz'. hint: the commands are train, generate, chat, eval, export, tokenizer, info, "
-            "doctor, demo",
+            "pellucid: unknown command 'zzz'. hint: the commands are train, generate, chat, eval, export, tokenizer, "
+            "info, doctor, demo",
         ),
         (["train", "--stepz", "3"], "pellucid train: --stepz: unknown option. hint: did you mean --steps?"),
         (

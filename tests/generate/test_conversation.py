@@ -98,9 +98,10 @@ def test_an_answer_in_other_tokens_than_its_text_is_kept() -> None:
     assert talked.turn is not None
     first = ChatML().encode(tokenizer, talked.messages[:1], add_generation_prompt=True)
     assert talked.turn.kept == len(first) + len(letters)
-    assert tokenizer.decode(history, show_special=True) == ChatML().render(talked.messages, add_generation_prompt=False)[
-        : -len("\n")
-    ]
+    assert (
+        tokenizer.decode(history, show_special=True)
+        == ChatML().render(talked.messages, add_generation_prompt=False)[: -len("\n")]
+    )
 
 
 def test_a_cut_answer_is_read_on_from_where_it_differs() -> None:
@@ -221,7 +222,9 @@ def test_a_transcript_ends_where_the_next_speaker_is_named() -> None:
         "User: where to?\nAssistant: over\nthe sea\nUser: why?\nAssistant: so"
     )
     assert talked.turn.kept == len("User: where to?\nAssistant: over\nthe sea\nUser")
-    with pytest.raises(DataError, match=r"^Transcript: message 4: a line begins like a turn of the template; got 'User:'$"):
+    with pytest.raises(
+        DataError, match=r"^Transcript: message 4: a line begins like a turn of the template; got 'User:'$"
+    ):
         talked.say("hi\nUser: me", sampler(), max_tokens=2)
 
 
@@ -258,7 +261,10 @@ def test_a_conversation_is_saved_and_goes_on(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("[]", "not a conversation; got JSON list, expected a JSON object"),
-        ("{", "not a conversation: damaged or foreign JSON (Expecting property name enclosed in double quotes: line 1 "),
+        (
+            "{",
+            "not a conversation: damaged or foreign JSON (Expecting property name enclosed in double quotes: line 1 ",
+        ),
         ("{}", "not a conversation; got no 'type', expected type 'conversation'"),
         ({"version": 2}, "a version this library does not read; got 2, expected 1"),
         ({"more": 1}, "unknown keys; got more, expected only messages, system, type, version"),

@@ -182,7 +182,9 @@ def test_a_refused_follow_changes_nothing() -> None:
     before = decoder.history
     with pytest.raises(DataError, match=r"^Decoder.follow: id outside the vocabulary; got 40, expected 0 to 39$"):
         decoder.follow([1, 40])
-    with pytest.raises(DataError, match=r"^Decoder.follow: longer than the context; got 33 tokens, expected at most 32"):
+    with pytest.raises(
+        DataError, match=r"^Decoder.follow: longer than the context; got 33 tokens, expected at most 32"
+    ):
         decoder.follow([1] * 33)
     assert decoder.history == before
     assert decoder.caches[0].length == 2

@@ -20,16 +20,26 @@ QUESTION = Question("the wind goes over", ("the sea", "a stone", "night", "x"), 
 
 
 def model(tokenizer: Tokenizer, **changes: object) -> TransformerLM:
-    options = {"d_model": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "max_seq_len": 64, "seed": 3, "init_std": 0.2}
+    options = {
+        "d_model": 32,
+        "n_layers": 2,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "max_seq_len": 64,
+        "seed": 3,
+        "init_std": 0.2,
+    }
     return TransformerLM(TransformerConfig(tokenizer.vocab_size, **(options | changes)))  # type: ignore[arg-type]
 
 
 def log_p(lm: TransformerLM, prefix: list[int], ids: list[int]) -> float:
     """ln p(ids | prefix) from the logits of everything at once, in float64."""
     with no_grad():
-        logits = lm([[*prefix, *ids]]).numpy()[0].astype(np.float64)
-    log_softmax = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True)) - logits.max(
-        -1, keepdims=True
+        logits = lm([[*prefix, *ids[:-1]]]).numpy()[0].astype(np.float64)
+    log_softmax = (
+        logits
+        - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        - logits.max(-1, keepdims=True)
     )
     return sum(log_softmax[len(prefix) + i - 1, token] for i, token in enumerate(ids))
 
@@ -85,9 +95,7 @@ def test_a_question_longer_than_the_context_loses_its_beginning() -> None:
         assert got == pytest.approx(log_p(lm, prefix, list(f" {choice}".encode())), rel=1e-5)
     with pytest.raises(DataError) as error:
         score_choices(lm, tokenizer, Question("a", ("b" * 30, "c"), 0))
-    assert str(error.value) == (
-        "question: a choice is longer than the context; got 31 tokens, expected at most 20"
-    )
+    assert str(error.value) == ("question: a choice is longer than the context; got 31 tokens, expected at most 20")
 
 
 def test_the_prefix_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
