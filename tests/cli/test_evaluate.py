@@ -71,7 +71,7 @@ def test_text_that_was_trained_on(finished: Path, tmp_path: Path, capfd: pytest.
     assert values["doubts"] == [doubt]
     assert err.splitlines()[-1] == f"warning: {finished}: {doubt}"
     asked = tmp_path / "q.jsonl"
-    asked.write_text(json.dumps({"question": text()[500:600], "choices": ["a", "b"], "answer": 0}))
+    asked.write_text(json.dumps({"question": text()[500:600], "choices": ["a", "s"], "answer": 0}))
     values, _ = found(capfd, finished, "--choices", asked)
     assert values["asked"] == 1
     assert values["doubts"] == ["100% of the questions are in the training text: their answers were learned by heart"]
@@ -92,7 +92,13 @@ def test_mistakes(finished: Path, questions: Path, refused: Refused, tmp_path: P
     assert refused("eval", finished, "--choices", questions) == (
         f"pellucid eval: {questions}: line 1: no choices; got NoneType, expected a list of texts"
     )
-    questions.write_text(json.dumps({"question": "a", "choices": ["b" * 40, "c"], "answer": 0}))
+    questions.write_text(json.dumps({"question": "a", "choices": ["s" * 40, "t"], "answer": 0}))
     assert refused("eval", finished, "--choices", questions) == (
-        "pellucid eval: question: a choice is longer than the context; got 41 tokens, expected at most 32"
+        "pellucid eval: question 1: a choice is longer than the context; got 41 tokens, expected at most 32"
+    )
+    questions.write_text(json.dumps({"question": "a", "choices": ["s", "é"], "answer": 0}))
+    assert refused("eval", finished, "--choices", questions) == (
+        "pellucid eval: question 1: CharTokenizer.encode: character 2 (line 1) is not in the vocabulary; got 'é' "
+        "(U+00E9), expected one of its 16 characters. hint: train the tokenizer on text that has it, or with "
+        "unknown=True"
     )
