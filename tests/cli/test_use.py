@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from pellucid.base.config import to_dict
+from pellucid.checkpoint import save_checkpoint
 from pellucid.cli import main
 from pellucid.generate import Text
-from pellucid.text import ByteTokenizer
+from pellucid.models import TransformerConfig, TransformerLM
+from pellucid.text import BPETokenizer, ByteTokenizer
 from pellucid.train import read_metrics
 
 from .conftest import Refused, text
@@ -168,6 +171,38 @@ def test_export(finished: Path, tmp_path: Path, run: Run, refused: Refused) -> N
     (tmp_path / "other" / "file").write_text("mine")
     message = refused("export", finished, "--out", tmp_path / "other")
     assert "cannot be replaced: holds other files than a checkpoint's" in message
+
+
+def test_export_as_gguf(finished: Path, tmp_path: Path, run: Run, refused: Refused) -> None:
+    tokenizer, corpus = BPETokenizer.train([text()], 280), tmp_path / "text.txt"
+    corpus.write_text(text(), encoding="utf-8")
+    config = TransformerConfig(280, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, max_seq_len=64)
+    source = save_checkpoint(
+        tmp_path / "source",
+        tensors=dict(TransformerLM(config).named_parameters()),
+        config={"architecture": "TransformerLM", "model": to_dict(config)},
+        state={},
+        tokenizer=tokenizer,
+    )
+    exact, sizes = run("eval", source, corpus)["loss"], {}
+    for precision, error in (("float32", 0.0), ("bfloat16", 2**-6), ("int8", 2**-5)):
+        path = tmp_path / f"{precision}.gguf"
+        found = run("export", source, "--out", path, "--format", "gguf", "--precision", precision)
+        sizes[precision] = found["bytes"]
+        assert found["bytes"] == path.stat().st_size
+        assert found["parity"]["error"] <= error
+        assert run("eval", path, corpus)["loss"] == pytest.approx(exact, rel=error)
+    assert sizes["float32"] > 1.8 * sizes["bfloat16"] > 1.8 * sizes["int8"]
+    back = tmp_path / "back"
+    assert run("import", tmp_path / "float32.gguf", back)["parity"]["error"] == 0
+    assert run("eval", back, corpus)["loss"] == exact
+    message = refused("export", finished, "--out", tmp_path / "x.gguf", "--format", "gguf", "--precision", "q8")
+    assert "--precision: not one of --format gguf; got q8, expected float32, bfloat16, int8" in message
+    message = refused("export", finished, "--out", tmp_path / "x.gguf", "--format", "gguf")
+    assert "GGUF: a tokenizer that llama.cpp doesn't have; got char" in message
+    (tmp_path / "mine").write_text("mine")
+    message = refused("export", source, "--out", tmp_path / "mine", "--format", "gguf")
+    assert f"--out: cannot be replaced: not a GGUF file; got {tmp_path / 'mine'}. hint: " in message
 
 
 # --- info -------------------------------------------------------------------------------------------------------------

@@ -15,23 +15,27 @@ from ..models import TransformerConfig, TransformerLM
 from .checkpoint import Checkpoint, current, load_checkpoint
 from .load import load_into
 from .published.gguf_read import holds_gguf, read_gguf_source
+from .published.hub_read import holds_hub, read_hub
 from .runs import latest_checkpoint
 from .source import Format, ModelSource, OpenedModel
 
 #: Settings that a checkpoint's config.json may hold beside the model's.
-CHAT_TEMPLATE, SPECIAL_TOKENS, EOS_IDS = "chat_template", "special_tokens", "eos_ids"
+CHAT_TEMPLATE, SPECIAL_TOKENS, BEGIN_IDS, EOS_IDS = "chat_template", "special_tokens", "begin_ids", "eos_ids"
 
 
-def open_model(path: StrPath, *, device: str | Device = "cpu") -> OpenedModel:
+def open_model(path: StrPath, *, max_seq_len: int | None = None, device: str | Device = "cpu") -> OpenedModel:
     """The model at a path, with its tokenizer, chat template and the ids that end an answer.
 
-    path: a run folder (its newest checkpoint), a checkpoint folder, or any of `FORMATS`.
+    path: a run folder (its newest checkpoint), a checkpoint folder, or any of `FORMATS`. max_seq_len: positions the
+    model is to have at most: caches and rotary tables of a long context take memory (None: all it was made for).
 
     Raises:
         CheckpointError, DataError, ConfigError: nothing there, of no known kind, damaged, or a model that asks for what
             this library doesn't have.
     """
     source = open_source(path)
+    if max_seq_len is not None:
+        source = source.shortened(max_seq_len)
     return OpenedModel(source.build(device=device), source)
 
 
@@ -46,7 +50,7 @@ def open_source(path: StrPath) -> ModelSource:
 
 def model_from(checkpoint: Checkpoint, *, device: str | Device = "cpu") -> TransformerLM:
     """The model a checkpoint describes, with its weights. Raises CheckpointError for another architecture."""
-    model = TransformerLM(checkpoint_config(checkpoint), device=device)
+    model = TransformerLM(checkpoint_config(checkpoint), device=device, draw=False)
     load_into(dict(model.named_parameters()), checkpoint.tensors)
     return model
 
@@ -70,11 +74,13 @@ def _read_ours(path: Path) -> ModelSource:
     newest = latest_checkpoint(path)
     found = load_checkpoint(path if newest is None else newest)
     config = checkpoint_config(found)
-    template, tokens, ends = (found.config.get(key) for key in (CHAT_TEMPLATE, SPECIAL_TOKENS, EOS_IDS))
+    names = CHAT_TEMPLATE, SPECIAL_TOKENS, BEGIN_IDS, EOS_IDS
+    template, tokens, begin, ends = (found.config.get(key) for key in names)
     where = f"{found.path}/config.json"
     for key, value, right in (
         (CHAT_TEMPLATE, template, isinstance(template, str)),
         (SPECIAL_TOKENS, tokens, isinstance(tokens, dict) and all(isinstance(v, str) for v in tokens.values())),
+        (BEGIN_IDS, begin, isinstance(begin, list) and all(type(i) is int for i in begin)),
         (EOS_IDS, ends, isinstance(ends, list) and all(type(i) is int for i in ends)),
     ):
         if value is not None and not right:
@@ -90,6 +96,7 @@ def _read_ours(path: Path) -> ModelSource:
         tokenizer=found.tokenizer,
         chat_template=template,
         special_tokens=tokens or {},
+        begin_ids=None if begin is None else tuple(begin),
         eos_ids=tuple(ends),
         checkpoint=found,
     )
@@ -99,4 +106,5 @@ def _read_ours(path: Path) -> ModelSource:
 FORMATS: tuple[Format, ...] = (
     Format("pellucid", "a run or checkpoint folder", _holds_ours, _read_ours),
     Format("gguf", "a GGUF file", holds_gguf, read_gguf_source),
+    Format("huggingface", "a Hugging Face folder", holds_hub, read_hub),
 )

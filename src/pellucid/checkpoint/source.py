@@ -7,12 +7,12 @@ over weights as a mapping that reads a tensor when it is asked for, so that a mo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from ..base.errors import DataError
+from ..base.errors import ConfigError, DataError
 from ..device import Device
 from ..models import TransformerConfig, TransformerLM
 from ..text import PipelineTokenizer, Tokenizer
@@ -28,6 +28,7 @@ class ModelSource:
     config: of the model. weights: by our names, in our layout.
     tokenizer: or None. chat_template: Jinja, or None. special_tokens: what that template calls `bos_token`, `eos_token`
     and so on. eos_ids: ids that end an answer; none where nobody says.
+    begin_ids: ids that a text begins with; None: those the tokenizer names.
     ignored: settings of the source that change nothing here, named. checkpoint: where the source is one of ours.
     """
 
@@ -39,15 +40,29 @@ class ModelSource:
     chat_template: str | None = None
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     eos_ids: tuple[int, ...] = ()
+    begin_ids: tuple[int, ...] | None = None
     ignored: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
+
+    def shortened(self, max_seq_len: int) -> ModelSource:
+        """The same model for at most so many positions. Raises ConfigError for none, and for a model with a table of
+        positions, which is as long as it is."""
+        config = self.config
+        if max_seq_len < 1:
+            raise ConfigError("max_seq_len", "must be at least 1", got=max_seq_len)
+        if max_seq_len >= config.max_seq_len:
+            return self
+        if config.positions != "rope":
+            got, expected = f"{max_seq_len} positions", f"{config.max_seq_len}, its table of positions"
+            raise ConfigError("max_seq_len", "a context that can't be shortened", got=got, expected=expected)
+        return replace(self, config=replace(config, max_seq_len=max_seq_len))
 
     def build(self, *, device: str | Device = "cpu") -> TransformerLM:
         """The model with its weights, converted to float32 where they are of another float type.
 
         Raises CheckpointError for weights that don't fit the configuration, by name and shape, before any is read.
         """
-        model = TransformerLM(self.config, device=device)
+        model = TransformerLM(self.config, device=device, draw=False)
         load_streamed(dict(model.named_parameters()), self.weights)
         return model
 
@@ -86,7 +101,9 @@ class OpenedModel:
         tokenizer = self.source.tokenizer
         if tokenizer is None:
             raise DataError(str(self.path), "the model has no tokenizer", hint="give it ids")
-        before = tokenizer.frame[0] if isinstance(tokenizer, PipelineTokenizer) else ()
+        before = self.source.begin_ids
+        if before is None:
+            before = tokenizer.frame[0] if isinstance(tokenizer, PipelineTokenizer) else ()
         return np.concatenate([np.array(before, np.uint32), tokenizer.encode(text)])
 
 

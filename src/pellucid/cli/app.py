@@ -23,13 +23,14 @@ COMMANDS = {
     "generate": "write text with a trained model",
     "chat": "talk with a model",
     "eval": "measure a model on text it was not trained on",
-    "export": "write a model alone into a folder, in float32 or in a byte a weight",
+    "import": "turn a published model (a Hugging Face folder) into a checkpoint",
+    "export": "write a model alone into a folder: a checkpoint, or a Hugging Face folder",
     "tokenizer": "train and use tokenizers, look into them, compare them",
     "info": "say what a run, checkpoint, tensor, token or tokenizer file is",
     "doctor": "say what this machine offers, and check that it computes correctly",
     "demo": "train a small model on Python's own source in a few minutes",
 }
-MODULES = {"eval": "evaluate"}  # where the module has another name than the command
+MODULES = {"eval": "evaluate", "import": "import_model"}  # where the module has another name than the command
 
 HELP = f"""usage: pellucid COMMAND [OPTIONS]
 

@@ -1,64 +1,137 @@
-"""`pellucid export`: a model alone, without what its training needs, into a folder of its own."""
+"""`pellucid export`: a model alone, without what its training needs, into a folder or a file, and read back once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import tyro
 
-from ..checkpoint import save_checkpoint
-from ..train import load_model
-from .output import Output
-from .parse import Flag, parse
+from ..base import dtypes
+from ..base.errors import ConfigError
+from ..checkpoint import Companions, OpenedModel, keep_model, open_model, parity, write_gguf, write_hub
+from ..checkpoint.published.gguf_read import holds_gguf
+from ..checkpoint.published.gguf_write import Precision
+from .output import Output, note
+from .parse import Flag, parse, told
 
-HELP = """Writes a trained model into a folder to ship: weights, configuration and tokenizer, no optimizer.
+HELP = """Writes a model alone to ship: weights, configuration and tokenizer, no optimizer.
 
 Examples:
-  pellucid export runs/book --out book-model                  the weights as they are, float32
-  pellucid export runs/book --out book-q8 --precision q8      in one byte each, rounded
-  pellucid generate book-q8 "It was" --weights int8           which is how they are used fastest
+  pellucid export runs/book --out book-model                       a checkpoint, the weights as they are, float32
+  pellucid export runs/book --out book-q8 --precision q8           in one byte each, rounded
+  pellucid export runs/book --out book-hf --format hf              a Hugging Face folder
+  pellucid export runs/book --out book-hf --format hf --precision bfloat16 --shard-mb 2000
+  pellucid export runs/book --out book.gguf --format gguf --precision int8     a file for llama.cpp (Q8_0)
 
-The folder is a checkpoint: generate, eval and info read it. A q8 one is about a quarter of the size; no training can go
-on from it."""
+generate, eval and info read what was written. A q8 checkpoint is about a quarter of the size; no training can go on
+from it. What the format can't hold is refused by name. What was written is read back at the end, and its logits are
+compared with the model's own on a fixed prompt."""
+
+Off = tyro.conf.DisallowNone
 
 
 @dataclass(frozen=True)
 class ExportCommand:
     """Options of `pellucid export`."""
 
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|CHECKPOINT")]
-    """Run folder (its newest checkpoint) or checkpoint folder."""
-    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
-    """Where to write it; a checkpoint that is there is replaced."""
-    precision: Literal["float32", "q8"] = "float32"
-    """q8: int8 with one scale a row of each matrix."""
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """Run folder (its newest checkpoint), checkpoint folder, or a published model."""
+    out: Annotated[Path, tyro.conf.arg(metavar="PATH")]
+    """Where to write it; an export of the same format that is there is replaced."""
+    format: Literal["pellucid", "hf", "gguf"] = "pellucid"
+    """pellucid: a checkpoint. hf: a Hugging Face folder. gguf: one file, for llama.cpp."""
+    precision: Literal["float32", "bfloat16", "float16", "q8", "int8"] = "float32"
+    """Of the weights: pellucid takes float32 and q8 (int8 with one scale a row of each matrix), hf float32, bfloat16
+    and float16, gguf float32, bfloat16 and int8 (Q8_0: one scale for 32 weights)."""
+    shard_mb: Annotated[int | None, Off, told("one file", "MB")] = None
+    """hf: write several files of weights, each of this many million bytes at most."""
     json: Flag = False
     """Print one line of JSON instead of the text."""
     debug: Flag = False
     """Show a traceback with errors."""
 
 
+@dataclass(frozen=True)
+class Writer:
+    """A format: the precisions it takes, whether it can be several files, and what writes it."""
+
+    precisions: tuple[str, ...]
+    shards: bool
+    write: Callable[[OpenedModel, ExportCommand], Path]
+
+
+def _pellucid(opened: OpenedModel, options: ExportCommand) -> Path:
+    return keep_model(options.out, opened, precision="q8" if options.precision == "q8" else "float32")
+
+
+def _hf(opened: OpenedModel, options: ExportCommand) -> Path:
+    return write_hub(
+        options.out,
+        opened.model,
+        tokenizer=opened.tokenizer,
+        chat_template=opened.chat_template,
+        special_tokens=opened.special_tokens,
+        eos_ids=opened.eos_ids,
+        dtype=dtypes.dtype(options.precision),
+        shard_bytes=None if options.shard_mb is None else options.shard_mb * 1_000_000,
+    )
+
+
+def _gguf(opened: OpenedModel, options: ExportCommand) -> Path:
+    if options.out.exists() and not holds_gguf(options.out):
+        hint = "choose another name, or remove what is there"
+        raise ConfigError("--out", "cannot be replaced: not a GGUF file", got=options.out, hint=hint)
+    companions = Companions(
+        opened.tokenizer,
+        chat_template=opened.chat_template,
+        special_tokens=opened.special_tokens,
+        begin_ids=opened.source.begin_ids,
+        eos_ids=opened.eos_ids,
+        name=opened.path.stem,
+    )
+    precision = cast(Precision, options.precision)
+    model = opened.model
+    for line in write_gguf(
+        options.out, dict(model.named_parameters()), model.config, precision=precision, companions=companions
+    ):
+        note(line)
+    return options.out
+
+
+WRITERS: dict[str, Writer] = {
+    "pellucid": Writer(("float32", "q8"), False, _pellucid),
+    "gguf": Writer(("float32", "bfloat16", "int8"), False, _gguf),
+    "hf": Writer(("float32", "bfloat16", "float16"), True, _hf),
+}
+
+
 def run(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
     options = parse(ExportCommand, arguments, command="export", help=HELP)
-    model, checkpoint = load_model(options.path)
-    state = {name: checkpoint.state[name] for name in ("step", "held_out_loss") if name in checkpoint.state}
-    path = save_checkpoint(
-        options.out,
-        tensors=dict(model.named_parameters()),
-        config=checkpoint.config,
-        state=state,
-        tokenizer=checkpoint.tokenizer,
-        precision=options.precision,
-    )
-    nbytes = sum(p.stat().st_size for p in path.iterdir())
-    out, facts = Output(options.json), _facts(checkpoint.path, path, options.precision)
-    out.facts({**facts, "bytes": f"{nbytes:,}"})
-    out.result({**facts, "bytes": nbytes})
+    writer = WRITERS[options.format]
+    if options.precision not in writer.precisions:
+        expected = ", ".join(writer.precisions)
+        raise ConfigError(
+            "--precision", f"not one of --format {options.format}", got=options.precision, expected=expected
+        )
+    if options.shard_mb is not None and not (writer.shards and options.shard_mb >= 1):
+        what = "must be at least 1" if writer.shards else f"--format {options.format} is one file"
+        raise ConfigError("--shard-mb", what, got=options.shard_mb)
+    opened = open_model(options.path)
+    path = writer.write(opened, options)
+    report(opened, path, options.precision, Output(options.json))
     return 0
 
 
-def _facts(source: Path, path: Path, precision: str) -> dict[str, Any]:
-    return {"checkpoint": str(source), "exported": str(path), "precision": precision}
+def report(opened: OpenedModel, path: Path, precision: str, out: Output) -> None:
+    """What was written, and how far its logits are from the model's own."""
+    found = parity(path, opened.model)
+    nbytes = sum(p.stat().st_size for p in path.iterdir()) if path.is_dir() else path.stat().st_size
+    facts: dict[str, Any] = {"checkpoint": str(opened.path), "exported": str(path), "precision": precision}
+    ignored = ", ".join(opened.source.ignored) or None
+    out.facts({**facts, "bytes": f"{nbytes:,}", "without effect": ignored, "parity": str(found)})
+    compared = {"tokens": found.tokens, "error": found.error, "same": found.same}
+    out.result({**facts, "bytes": nbytes, "ignored": list(opened.source.ignored), "parity": compared})

@@ -43,6 +43,7 @@ from ..ops import activation_checkpoint, concatenate, linear, lm_head_loss, tens
 from ..tape import Tensor
 from ..tape.state import state
 from .config import TransformerConfig
+from .rope import rotary_tables
 from .routing import RoutingReport, counted_tokens, penalty
 from .step import Step
 
@@ -54,12 +55,21 @@ class Block(Module):
     experts."""
 
     def __init__(
-        self, config: TransformerConfig, number: int, *, generator: Generator, dropout: Generator, device: str | Device
+        self,
+        config: TransformerConfig,
+        number: int,
+        *,
+        generator: Generator | None,
+        dropout: Generator,
+        device: str | Device,
     ) -> None:
         c = config
+        if (window := c.window_of(number)) is not None:
+            what = "attention to a window of positions is not supported yet"
+            got, expected = f"{window} of {c.max_seq_len} positions", "a window of all"
+            raise ConfigError("TransformerLM", what, got=got, expected=expected, hint="make the context as long")
         shared: dict[str, Any] = {
             "generator": generator,
-            "bias": c.biases,
             "std": c.weight_std,
             "out_std": c.weight_std / sqrt(2 * c.n_layers),
             "operand_dtype": operand_dtype(c),
@@ -67,20 +77,29 @@ class Block(Module):
         }
         self.input_layernorm = norm(c, device, operand_dtype(c))
         self.self_attn = SelfAttention(
-            c.d_model, c.n_heads, c.kv_heads, c.head_width, dropout=c.dropout, interleaved=c.rope_interleaved, **shared
+            c.d_model,
+            c.n_heads,
+            c.kv_heads,
+            c.head_width,
+            bias=c.has_qkv_bias,
+            out_bias=c.has_out_bias,
+            qk_norm_eps=c.norm_eps if c.qk_norm else None,
+            dropout=c.dropout,
+            interleaved=c.rope_interleaved,
+            **shared,
         )
         self.self_attn.generator = dropout
         narrow = None if number in c.expert_layers else operand_dtype(c)
         self.post_attention_layernorm = norm(c, device, narrow)
         if number in c.expert_layers and c.experts is not None:
-            del shared["bias"]
             self.mlp: Module = MixtureOfExperts(
                 c.d_model, c.expert_hidden, c.experts, c.experts_of_token, shared=c.shared_expert, **shared
             )
         elif c.is_gated:
-            self.mlp = SwiGLU(c.d_model, c.hidden, **shared)
+            self.mlp = SwiGLU(c.d_model, c.hidden, bias=c.has_ff_bias, **shared)
         else:
-            self.mlp = GELUFeedForward(c.d_model, c.hidden, approximate=c.activation == "gelu_tanh", **shared)
+            approximate = c.activation == "gelu_tanh"
+            self.mlp = GELUFeedForward(c.d_model, c.hidden, bias=c.has_ff_bias, approximate=approximate, **shared)
         self.dropout = Dropout(c.dropout, generator=dropout)
 
     def __call__(
@@ -120,7 +139,7 @@ class Transformer(Module):
     """The trunk: ids to normalised hidden states."""
 
     def __init__(
-        self, config: TransformerConfig, *, generator: Generator, dropout: Generator, device: str | Device
+        self, config: TransformerConfig, *, generator: Generator | None, dropout: Generator, device: str | Device
     ) -> None:
         c = config
         self.config = c
@@ -131,7 +150,9 @@ class Transformer(Module):
         self.layers = [Block(c, i, generator=generator, dropout=dropout, device=device) for i in range(c.n_layers)]
         self.norm = norm(c, device)
         self.dropout = Dropout(c.dropout, generator=dropout)
-        self.rotary = rotary_tables(c, device) if c.positions == "rope" else None
+        self.rotary = None
+        if c.positions == "rope":
+            self.rotary = rotary_tables(c.max_seq_len, c.head_width, c.rope_base, c.rope_scaling, device)
         self._step = Step(c, self.layers, operand_dtype(c))
 
     def __call__(self, ids: Tensor, caches: Sequence[KVCache] | None = None, routing: Routing | None = None) -> Tensor:
@@ -165,11 +186,12 @@ class TransformerLM(Module):
     Raises ConfigError for an impossible configuration and DeviceError for a device that is not there.
     """
 
-    def __init__(self, config: TransformerConfig, *, device: str | Device = "cpu") -> None:
+    def __init__(self, config: TransformerConfig, *, device: str | Device = "cpu", draw: bool = True) -> None:
+        """draw: initial weights; False leaves memory that nobody wrote, for a caller that loads every one of them."""
         where = find_device(device)
-        generator = Generator(config.seed)
+        generator = Generator(config.seed) if draw else None
         self.config = config
-        self.dropout_generator = generator.split(1)
+        self.dropout_generator = Generator(config.seed).split(1)
         self.model = Transformer(config, generator=generator, dropout=self.dropout_generator, device=where)
         self.lm_head = None
         self._routed: tuple[list[Array], float] | None = None
@@ -378,14 +400,3 @@ def norm(config: TransformerConfig, device: str | Device, result_dtype: dtypes.D
 def operand_dtype(config: TransformerConfig) -> dtypes.DType | None:
     """What operands of matrix products are rounded to; None leaves them as they are."""
     return dtypes.bfloat16 if config.precision == "bfloat16" else None
-
-
-def rotary_tables(config: TransformerConfig, device: str | Device) -> tuple[Tensor, Tensor]:
-    """cos and sin of position * rope_base**(-2 i / head_dim): (max_seq_len, head_dim / 2), computed in float64."""
-    half = config.head_width // 2
-    frequencies = config.rope_base ** (-np.arange(half) / half)
-    angles = np.arange(config.max_seq_len)[:, None] * frequencies
-    return (
-        tensor(np.cos(angles), dtype=dtypes.float32, device=device),
-        tensor(np.sin(angles), dtype=dtypes.float32, device=device),
-    )

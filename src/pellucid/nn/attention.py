@@ -17,7 +17,7 @@ from ..device import device as find_device
 from ..ops import attention, rope, self_attention
 from ..tape import Tensor
 from .held import HeldMatrix
-from .layers import Linear, lay_out_together
+from .layers import Linear, RMSNorm, lay_out_together
 from .module import Module
 
 
@@ -97,8 +97,10 @@ class SelfAttention(Module):
         kv_heads: int,
         head_dim: int,
         *,
-        generator: Generator,
+        generator: Generator | None,
         bias: bool = False,
+        out_bias: bool | None = None,
+        qk_norm_eps: float | None = None,
         dropout: float = 0.0,
         interleaved: bool = False,
         std: float = 0.02,
@@ -106,16 +108,23 @@ class SelfAttention(Module):
         operand_dtype: DType | None = None,
         device: str | Device = "cpu",
     ) -> None:
-        def project(inputs: int, outputs: int, std: float) -> Linear:
+        """out_bias: of the projection out of the heads (None: as `bias`). qk_norm_eps: of an RMSNorm over the
+        features of each head of queries and keys, before they are rotated (None: no such norm)."""
+
+        def project(inputs: int, outputs: int, std: float, bias: bool) -> Linear:
             return Linear(
                 inputs, outputs, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device
             )
 
-        self.q_proj = project(width, heads * head_dim, std)
-        self.k_proj = project(width, kv_heads * head_dim, std)
-        self.v_proj = project(width, kv_heads * head_dim, std)
+        self.q_proj = project(width, heads * head_dim, std, bias)
+        self.k_proj = project(width, kv_heads * head_dim, std, bias)
+        self.v_proj = project(width, kv_heads * head_dim, std, bias)
         lay_out_together([self.q_proj, self.k_proj, self.v_proj])
-        self.o_proj = project(heads * head_dim, width, out_std)
+        self.o_proj = project(heads * head_dim, width, out_std, bias if out_bias is None else out_bias)
+        self.q_norm = self.k_norm = None
+        if qk_norm_eps is not None:
+            self.q_norm = RMSNorm(head_dim, eps=qk_norm_eps, device=device)
+            self.k_norm = RMSNorm(head_dim, eps=qk_norm_eps, device=device)
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.dropout, self.interleaved, self.generator = dropout, interleaved, generator
 
@@ -127,23 +136,35 @@ class SelfAttention(Module):
         residual: Tensor | None = None,
     ) -> Tensor:
         q, k, v = self.q_proj.weight, self.k_proj.weight, self.v_proj.weight
-        if cache is None and not isinstance(q, HeldMatrix):
+        if cache is None and self.q_norm is None and not isinstance(q, HeldMatrix):
             return self.o_proj(self._whole(x, (q, k, v), rotary), residual)
         return self.o_proj(self._parts(x, rotary, cache), residual)
 
     def _parts(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, cache: KVCache | None) -> Tensor:
-        """Operation by operation; behind the positions of a cache where there is one."""
+        """Operation by operation, for a cache, norms of queries and keys, and held weights; behind the positions of the
+        cache where there is one."""
         start = 0 if cache is None else cache.length
         batch, time, _ = x.shape
         q = self.q_proj(x).reshape(batch, time, self.heads, self.head_dim)
         k = self.k_proj(x).reshape(batch, time, self.kv_heads, self.head_dim)
         v = self.v_proj(x).reshape(batch, time, self.kv_heads, self.head_dim)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         if rotary is not None:
             q = rope(q, *rotary, offset=start, interleaved=self.interleaved)
             k = rope(k, *rotary, offset=start, interleaved=self.interleaved)
         if cache is not None:
             k, v = map(Tensor, cache.extend(k.array, v.array))
-        y = attention(q, k, v, causal=True, operand_dtype=self.q_proj.operand_dtype)
+        p = self.dropout if self.training and cache is None else 0.0
+        y = attention(
+            q,
+            k,
+            v,
+            causal=True,
+            dropout=p,
+            generator=self.generator if p > 0 else None,
+            operand_dtype=self.q_proj.operand_dtype,
+        )
         return y.reshape(batch, time, self.heads * self.head_dim)
 
     def _whole(self, x: Tensor, weights: tuple[Any, Any, Any], rotary: tuple[Tensor, Tensor] | None) -> Tensor:

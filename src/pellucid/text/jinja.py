@@ -27,6 +27,7 @@ from jinja2.utils import Namespace
 from ..base.errors import DataError
 from ..base.files import StrPath, read_json, reading
 from .chat import ChatTemplate, Message, Put, Spans, plain, stand_ins, strings_in
+from .template_files import named_default, token_text
 
 LARGEST = 1 << 26
 """Characters a template may write."""
@@ -106,10 +107,10 @@ class JinjaTemplate(ChatTemplate):
         given = dict(variables or {})
         if shown.endswith(".json"):
             content = read_json(path, "a tokenizer's configuration")
-            source = _named_default(content.get("chat_template"))
+            source = named_default(content.get("chat_template"))
             if source is None:
                 raise DataError(shown, "no chat template in it", expected="the key 'chat_template'")
-            tokens = {name: _token(value) for name, value in content.items() if name.endswith("_token")}
+            tokens = {name: token_text(value) for name, value in content.items() if name.endswith("_token")}
             given = {name: value for name, value in tokens.items() if value is not None} | given
         else:
             with reading(path) as file:
@@ -226,17 +227,3 @@ def _tojson(
 
 def _raise_exception(message: str) -> None:
     raise DataError(_WHERE, f"refuses the messages: {message}")
-
-
-def _named_default(value: object) -> str | None:
-    """The template, or of several named ones that named "default"."""
-    if isinstance(value, list):
-        value = next((v.get("template") for v in value if isinstance(v, dict) and v.get("name") == "default"), None)
-    return value if isinstance(value, str) else None
-
-
-def _token(value: object) -> str | None:
-    """A special token of a configuration: its text, or an object that holds it."""
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else None

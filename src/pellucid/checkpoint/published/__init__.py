@@ -1,0 +1,1 @@
+"""Models in the formats of others: a file or folder as a `ModelSource`, and back."""

@@ -33,10 +33,6 @@ class Row:
     paired: int | None = None
 
 
-#: The tensor of a Llama 3 file that says how its rotary frequencies are stretched.
-ROPE_FACTORS = "rope_freqs.weight"
-
-
 def rows_of(config: TransformerConfig, architecture: str) -> list[Row]:
     """Every tensor of the model, in the order of the file."""
     c, gpt2 = config, architecture == "gpt2"
@@ -61,19 +57,21 @@ def _llama_layer(c: TransformerConfig, i: int, architecture: str) -> Iterator[Ro
     q, kv = c.n_heads * c.head_width, c.kv_heads * c.head_width
     turned = architecture == "llama" and not c.rope_interleaved
     yield from _norm(f"{ours}.input_layernorm", f"{theirs}.attn_norm", c.d_model)
-    for name, stored, outputs, inputs, heads in (
-        ("self_attn.q_proj", "attn_q", q, c.d_model, c.n_heads),
-        ("self_attn.k_proj", "attn_k", kv, c.d_model, c.kv_heads),
-        ("self_attn.v_proj", "attn_v", kv, c.d_model, None),
-        ("self_attn.o_proj", "attn_output", c.d_model, q, None),
-        ("mlp.gate_proj", "ffn_gate", c.hidden, c.d_model, None),
-        ("mlp.up_proj", "ffn_up", c.hidden, c.d_model, None),
-        ("mlp.down_proj", "ffn_down", c.d_model, c.hidden, None),
+    for name, stored, outputs, inputs, bias, heads in (
+        ("self_attn.q_proj", "attn_q", q, c.d_model, c.has_qkv_bias, c.n_heads),
+        ("self_attn.k_proj", "attn_k", kv, c.d_model, c.has_qkv_bias, c.kv_heads),
+        ("self_attn.v_proj", "attn_v", kv, c.d_model, c.has_qkv_bias, None),
+        ("self_attn.o_proj", "attn_output", c.d_model, q, c.has_out_bias, None),
+        ("mlp.gate_proj", "ffn_gate", c.hidden, c.d_model, c.has_ff_bias, None),
+        ("mlp.up_proj", "ffn_up", c.hidden, c.d_model, c.has_ff_bias, None),
+        ("mlp.down_proj", "ffn_down", c.d_model, c.hidden, c.has_ff_bias, None),
     ):
         paired = heads if turned else None
         yield Row(f"{ours}.{name}.weight", f"{theirs}.{stored}.weight", (outputs, inputs), paired=paired)
-        if c.biases:
+        if bias:
             yield Row(f"{ours}.{name}.bias", f"{theirs}.{stored}.bias", (outputs,), paired=paired)
+    for name in ("q_norm", "k_norm") if c.qk_norm else ():
+        yield from _norm(f"{ours}.self_attn.{name}", f"{theirs}.attn_{name}", c.head_width)
     yield from _norm(f"{ours}.post_attention_layernorm", f"{theirs}.ffn_norm", c.d_model)
 
 

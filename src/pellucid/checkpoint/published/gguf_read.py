@@ -25,6 +25,7 @@ from .gguf_blocks import decoded
 from .gguf_config import architecture_of, config_of
 from .gguf_file import GGUFFile, read_gguf
 from .gguf_names import Row, halves_of_pairs, rows_of, stored_shapes
+from .gguf_rope import ROPE_FACTORS
 
 Host = np.ndarray[Any, Any]
 
@@ -33,6 +34,8 @@ _TEMPLATE = "tokenizer.chat_template"
 # Ids that end an answer: of a text, of a turn, of a message.
 _ENDS = ("eos", "eot", "eom")
 _CALLED = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+# What puts its begin-of-text before a text unless the file says otherwise: a kind of vocabulary, and ways to cut words.
+_BEGIN_KIND, _BEGIN_CUTS = "llama", ("llama-bpe", "tekken")
 _WITHOUT_TOKENIZER = ("none", "no_vocab")
 
 
@@ -55,8 +58,9 @@ def read_gguf_source(path: Path) -> ModelSource:
     """
     file = read_gguf(path)
     shapes = {name: file.shape(name) for name in file}
-    config, ignored = config_of(file.metadata, shapes, file.path)
+    config, ignored = config_of(file)
     rows = rows_of(config, architecture_of(file.metadata, file.path))
+    shapes.pop(ROPE_FACTORS, None)  # which the configuration has taken, or refused
     _compare(shapes, stored_shapes(rows), file.path)
     kind = file.metadata.get(f"{_KEY}model")
     tokenizer = None if kind is None or kind in _WITHOUT_TOKENIZER else tokenizer_of(file.metadata, file.path)
@@ -67,6 +71,8 @@ def read_gguf_source(path: Path) -> ModelSource:
     if template is not None and not isinstance(template, str):
         raise CheckpointError(file.path, f"{_TEMPLATE} is no text", got=type(template).__name__)
     ids = _special_ids(file, config.vocab_size)
+    usual = kind == _BEGIN_KIND or file.metadata.get(f"{_KEY}pre") in _BEGIN_CUTS
+    starts = "bos" in ids and file.metadata.get(f"{_KEY}add_bos_token", usual) is True
     tokens = file.metadata.get(f"{_KEY}tokens", [])
     return ModelSource(
         path,
@@ -77,6 +83,7 @@ def read_gguf_source(path: Path) -> ModelSource:
         chat_template=template,
         special_tokens={_CALLED[name]: tokens[i] for name, i in ids.items() if name in _CALLED and i < len(tokens)},
         eos_ids=tuple(dict.fromkeys(ids[name] for name in _ENDS if name in ids)),
+        begin_ids=(ids["bos"],) if starts else (),
         ignored=ignored,
     )
 
