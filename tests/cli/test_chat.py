@@ -26,7 +26,7 @@ from pellucid.cli.chat_session import Session
 from pellucid.cli.output import Output
 from pellucid.generate import Sampler
 from pellucid.models import TransformerConfig, TransformerLM
-from pellucid.text import ByteTokenizer, ChatML
+from pellucid.text import BPETokenizer, ChatML
 
 from .conftest import Refused, wait_for
 
@@ -40,7 +40,7 @@ Talk = Callable[..., list[dict[str, Any]]]
 @pytest.fixture(scope="session")
 def chatty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model over bytes with a chat template of its own; not to be changed."""
-    tokenizer = ByteTokenizer(special=["<|endoftext|>", *ChatML.marks])
+    tokenizer = BPETokenizer.train(["a"], 259, special=["<|endoftext|>", *ChatML.marks])
     config = TransformerConfig(tokenizer.vocab_size, d_model=32, n_layers=1, n_heads=2, max_seq_len=200, seed=4)
     model = TransformerLM(config)
     content = {"architecture": "TransformerLM", "model": to_dict(config), "chat_template": TEMPLATE}
@@ -143,6 +143,17 @@ def test_templates_and_weights(chatty: Path, finished: Path, talk: Talk, tmp_pat
     for weights in ("bfloat16", "int8"):
         assert talk("hi\n", chatty, "--weights", weights, "--tokens", 2)[0]["tokens"] == 2
     assert talk("", finished, "--template", "transcript")[-1]["answers"] == 0
+
+
+@pytest.mark.parametrize("form", ["hf", "gguf"])
+def test_published_models_answer_as_they_did(form: str, chatty: Path, talk: Talk, tmp_path: Path) -> None:
+    path = tmp_path / ("model.gguf" if form == "gguf" else "model")
+    assert main(["export", str(chatty), "--out", str(path), "--format", form]) == 0
+    options = ["--greedy", "--tokens", 20, "--system", "Be brief."]
+    ours, theirs = (talk("hi\nand now?\n", p, *options) for p in (chatty, path))
+    for a, b in zip(ours[:2], theirs[:2], strict=True):
+        assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+    assert ours[2] == theirs[2]
 
 
 def test_options_from_pellucid_toml(
@@ -251,15 +262,17 @@ def test_messages_end_where_their_lines_end() -> None:
 
 
 class Pressing(Sampler):
-    """Draws the letter a, and after four of them lets somebody press Ctrl-C."""
+    """Draws one letter, and after four of them lets somebody press Ctrl-C."""
 
-    drawn = 0
+    def __init__(self, letter: int) -> None:
+        super().__init__(seed=0)
+        self.letter, self.drawn = letter, 0
 
     def sample(self, logits: np.ndarray, history: Iterable[int] = ()) -> int:
         self.drawn += 1
         if self.drawn == 4:
             os.kill(os.getpid(), signal.SIGINT)
-        return ord("a")
+        return self.letter
 
 
 def test_ctrl_c_ends_the_answer_alone(
@@ -270,7 +283,7 @@ def test_ctrl_c_ends_the_answer_alone(
     lines = iter(["hi", "go on"])
     messages = Messages(lambda prompt: next(lines, None) or end())
     before = signal.getsignal(signal.SIGINT)
-    assert Session(talked, Pressing(), Output(False), tokens=10).run(messages) == 0
+    assert Session(talked, Pressing(int(talked.tokenizer.encode("a")[0])), Output(False), tokens=10).run(messages) == 0
     assert [m["content"] for m in talked.messages] == ["hi", "aaaa", "go on", "a" * 10]
     assert capfd.readouterr() == ("aaaa\n" + "a" * 10 + "\n", "(stopped)\n(cut after 10 tokens (--tokens))\n\n")
     assert signal.getsignal(signal.SIGINT) == before

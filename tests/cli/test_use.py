@@ -184,18 +184,18 @@ def test_export_as_gguf(finished: Path, tmp_path: Path, run: Run, refused: Refus
         state={},
         tokenizer=tokenizer,
     )
-    exact, sizes = run("eval", source, corpus)["loss"], {}
+    exact, sizes = run("eval", source, "--text", corpus)["loss"], {}
     for precision, error in (("float32", 0.0), ("bfloat16", 2**-6), ("int8", 2**-5)):
         path = tmp_path / f"{precision}.gguf"
         found = run("export", source, "--out", path, "--format", "gguf", "--precision", precision)
         sizes[precision] = found["bytes"]
         assert found["bytes"] == path.stat().st_size
         assert found["parity"]["error"] <= error
-        assert run("eval", path, corpus)["loss"] == pytest.approx(exact, rel=error)
+        assert run("eval", path, "--text", corpus)["loss"] == pytest.approx(exact, rel=error)
     assert sizes["float32"] > 1.8 * sizes["bfloat16"] > 1.8 * sizes["int8"]
     back = tmp_path / "back"
     assert run("import", tmp_path / "float32.gguf", back)["parity"]["error"] == 0
-    assert run("eval", back, corpus)["loss"] == exact
+    assert run("eval", back, "--text", corpus)["loss"] == exact
     message = refused("export", finished, "--out", tmp_path / "x.gguf", "--format", "gguf", "--precision", "q8")
     assert "--precision: not one of --format gguf; got q8, expected float32, bfloat16, int8" in message
     message = refused("export", finished, "--out", tmp_path / "x.gguf", "--format", "gguf")
