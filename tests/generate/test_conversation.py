@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 
 from pellucid.base.errors import DataError
-from pellucid.generate import Conversation, Sampler, generate, load_conversation, turn_ends
-from pellucid.generate.conversation import aligned
+from pellucid.generate import Conversation, Sampler, generate, load_conversation
+from pellucid.generate.conversation import aligned, turn_end, turn_stops
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.tape import no_grad
 from pellucid.text import BPETokenizer, ByteTokenizer, ChatML, ChatTemplate, Llama3, Tokenizer, Transcript
+from pellucid.text.jinja import JinjaTemplate
 
 MARKS = ["<|endoftext|>", *ChatML.marks]
+LINES = """{%- for m in messages %}{{ 'you' if m.role == 'user' else 'me' }}> {{ m.content }}
+{% endfor %}{% if add_generation_prompt %}me> {% endif %}"""
 
 
 def model(tokenizer: Tokenizer, context: int = 256) -> TransformerLM:
@@ -205,10 +208,21 @@ def test_a_message_longer_than_the_context_changes_nothing() -> None:
 
 def test_the_ends_of_a_turn() -> None:
     tokenizer = ByteTokenizer(special=[*MARKS, *Llama3.marks])
-    assert turn_ends(ChatML(), tokenizer) == {tokenizer.special[n] for n in ("<|endoftext|>", "<|im_end|>")}
-    assert turn_ends(Llama3(), tokenizer) == {tokenizer.special[n] for n in ("<|endoftext|>", "<|eot_id|>")}
-    assert turn_ends(Transcript(), tokenizer) == {tokenizer.special["<|endoftext|>"]}
-    assert turn_ends(Llama3(), ByteTokenizer()) == set()
+    assert turn_end(ChatML(), tokenizer) == tokenizer.special["<|im_end|>"]
+    assert turn_end(Llama3(), tokenizer) == tokenizer.special["<|eot_id|>"]
+    assert turn_end(Transcript(), tokenizer) is None
+    assert turn_end(Llama3(), ByteTokenizer()) is None
+
+
+def test_without_a_token_a_text_ends_a_turn() -> None:
+    assert turn_stops(Transcript()) == ("\nUser:",)
+    assert turn_stops(JinjaTemplate(LINES)) == ("\nyou>",)
+    talked = talk(JinjaTemplate(LINES))
+    assert talked.ends == {talked.tokenizer.eot}
+    assert said(talked.say("hi", Drawn(b"so\nyou> and"), max_tokens=20)) == "so"
+    with pytest.raises(DataError) as error:
+        talked.say("a\nyou> b", sampler(), max_tokens=2)
+    assert str(error.value) == "message: holds what ends an answer; got '\\nyou>'. hint: write it differently"
 
 
 def test_a_transcript_ends_where_the_next_speaker_is_named() -> None:
@@ -222,9 +236,7 @@ def test_a_transcript_ends_where_the_next_speaker_is_named() -> None:
         "User: where to?\nAssistant: over\nthe sea\nUser: why?\nAssistant: so"
     )
     assert talked.turn.kept == len("User: where to?\nAssistant: over\nthe sea\nUser")
-    with pytest.raises(
-        DataError, match=r"^Transcript: message 4: a line begins like a turn of the template; got 'User:'$"
-    ):
+    with pytest.raises(DataError, match=r"^message: holds what ends an answer; got '.nUser:'"):
         talked.say("hi\nUser: me", sampler(), max_tokens=2)
 
 
