@@ -51,8 +51,9 @@ steps = ["--sequences", 16, "--steps", 800 // divisor, "--warmup", 80 // divisor
 marks = ["--special", "<|endoftext|>", *ChatML.marks]
 pellucid("tokenizer", "train", "--corpus", corpus, "--vocab", 8000 // divisor, *marks, "--out", out / "words.json")
 pellucid("train", "--corpus", corpus, "--tokenizer", out / "words.json", *shape, *steps, "--out", out / "base")
-pellucid("sft", "--dataset", out / "pairs.jsonl", "--init-from", out / "base", "--lora-rank", 8, "--out", out / "lora")
-pellucid("merge", out / "base", out / "lora", out / "merged")
+tuned = ["--template", "chatml", "--lora-rank", 8, "--learning-rate", 1e-3, "--too-long", "skip", "--out", out / "lora"]
+pellucid("sft", "--dataset", out / "pairs.jsonl", "--init-from", out / "base", *tuned)
+pellucid("export", out / "lora", "--out", out / "merged")
 pellucid("export", out / "merged", "--out", out / "small", "--precision", "q8")
 pellucid("eval", out / "base", out / "merged", out / "small", "--choices", out / "questions.jsonl")
 pellucid("chat", out / "small", "--weights", "int8", "--tokens", 40, say=f"{ASK}{pairs[0][0]}")
