@@ -18,12 +18,13 @@ $(shell rm -rf .make)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo chat test lint format peers test-peers bench interface clean
+.PHONY: help install demo chat story test lint format peers test-peers bench interface clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo        install, train a small language model on Python's own source, print a sample"
 	@echo "make chat        install SmolLM2-135M-Instruct (98 MB) and talk with it"
+	@echo "make story       from a folder of text to a chat: make story DATA=poems/ (docs/story.md)"
 	@echo "make test        format check, lint, types, tests"
 	@echo "make test-peers  the tests that compare with PyTorch (installs it)"
 	@echo "make bench       benchmarks"
@@ -80,6 +81,10 @@ demo: .make/install
 
 chat: .make/chat
 	@$(BIN)/python -m pellucid chat "$$($(BIN)/python -c '$(FIND_SMOLLM)')" --weights int8 $(ARGS)
+
+story: .make/install
+	@test -n "$(DATA)" || { echo "error: no text. hint: make story DATA=folder/" >&2; exit 1; }
+	@$(BIN)/python examples/09_the_whole_story.py "$(DATA)" $(ARGS)
 
 bench: .make/install
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -38,8 +38,8 @@ def out(tmp_path: Path) -> Path:
         (["--versoin"], "pellucid: unknown option '--versoin'. hint: did you mean '--version'?"),
         (
             ["zzz"],
-            "pellucid: unknown command 'zzz'. hint: the commands are train, generate, eval, export, tokenizer, info, "
-            "doctor, demo",
+            "pellucid: unknown command 'zzz'. hint: the commands are train, generate, chat, eval, export, tokenizer, "
+            "info, doctor, demo",
         ),
         (["train", "--stepz", "3"], "pellucid train: --stepz: unknown option. hint: did you mean --steps?"),
         (
@@ -84,7 +84,8 @@ def out(tmp_path: Path) -> Path:
                 (["train", "--config", ""], "--config"),
                 (["train", "--resume", ""], "--resume"),
                 (["generate", ""], "path"),
-                (["eval", "run", ""], "text"),
+                (["eval", "run", "--text", ""], "--text"),
+                (["eval", "run", ""], "models"),
                 (["info", ""], "path"),
                 (["demo", "--out", ""], "--out"),
             )
@@ -237,7 +238,7 @@ def test_pipes_are_not_waited_for(corpus: Path, finished: Path, out: Path, refus
     for notes, arguments in (
         (0, ["train", "--out", out, *SHORT, "--corpus", pipe, "--tokenizer", tokenizer]),
         (1, ["train", "--out", out, *SHORT, "--corpus", corpus, "--tokenizer", pipe]),
-        (0, ["eval", finished, pipe]),
+        (0, ["eval", finished, "--text", pipe]),
         (0, ["info", pipe]),
     ):
         line = refused(*arguments, notes=notes)
@@ -536,18 +537,18 @@ def test_prompts(finished: Path, refused: Refused) -> None:
 def test_texts_to_evaluate(finished: Path, tmp_path: Path, refused: Refused) -> None:
     path = tmp_path / "other.txt"
     path.write_text("THE SEA")
-    assert refused("eval", finished, path, notes=1) == (
+    assert refused("eval", finished, "--text", path, notes=1) == (
         f"pellucid eval: {path}: document 0: can't be encoded (CharTokenizer.encode: character 0 (line 1) is not in "
         "the vocabulary; got 'T' (U+0054), expected one of its 16 characters. hint: train the tokenizer on text that "
         "has it, or with unknown=True)"
     )
     path.write_text("a")
-    line = refused("eval", finished, path, notes=1)
+    line = refused("eval", finished, "--text", path, notes=1)
     assert line == f"pellucid eval: {path}: too short to predict anything; got 1 tokens, expected at least 2"
     line = refused("eval", finished, "--seq-len", "33")
     assert line == "pellucid eval: --seq-len: does not fit the model; got 33, expected 1 to 32 (the context)"
     copy = tmp_path / "copy"
     shutil.copytree(finished / "checkpoints" / "step-00000020", copy)
     assert refused("eval", copy) == (
-        f"pellucid eval: {copy}: no run with held-out text here. hint: name a text: pellucid eval {copy} TEXT"
+        f"pellucid eval: {copy}: no run with held-out text here. hint: name a text: pellucid eval {copy} --text PATH"
     )

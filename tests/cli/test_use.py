@@ -130,13 +130,13 @@ def test_evaluation_of_the_held_out_part(finished: Path, run: Run) -> None:
 
 def test_evaluation_of_other_text(finished: Path, run: Run, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text(text(100))
-    found = run("eval", finished, tmp_path / "other.txt", "--sequences", 3)
+    found = run("eval", finished, "--text", tmp_path / "other.txt", "--sequences", 3)
     assert found["tokens"] == len(text(100))
     assert found["predicted"] == len(text(100)) // 33 * 32
-    ids = run("eval", finished, finished / "tokens.bin")
+    ids = run("eval", finished, "--text", finished / "tokens.bin")
     assert ids["tokens"] == len(text())
     (tmp_path / "tiny.txt").write_text("the")
-    assert run("eval", finished, tmp_path / "tiny.txt")["predicted"] == 2
+    assert run("eval", finished, "--text", tmp_path / "tiny.txt")["predicted"] == 2
 
 
 # --- weights in another width -----------------------------------------------------------------------------------------
@@ -163,10 +163,10 @@ def test_export(finished: Path, tmp_path: Path, run: Run, refused: Refused) -> N
     assert run("info", small)["weights"] == "q8 (int8, read as float32)"
     assert run("info", full)["weights"] == "float32"
     corpus = finished / "tokens.bin"
-    exact, near = (run("eval", p, corpus)["loss"] for p in (full, small))
+    exact, near = (run("eval", p, "--text", corpus)["loss"] for p in (full, small))
     assert 0 < abs(near - exact) < 0.01 * exact
     # the very weights a q8 file holds are those that int8 makes of what it was saved from
-    assert run("eval", small, corpus, "--weights", "int8")["loss"] == pytest.approx(near, rel=1e-4)
+    assert run("eval", small, "--text", corpus, "--weights", "int8")["loss"] == pytest.approx(near, rel=1e-4)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("mine")
     message = refused("export", finished, "--out", tmp_path / "other")
@@ -184,18 +184,18 @@ def test_export_as_gguf(finished: Path, tmp_path: Path, run: Run, refused: Refus
         state={},
         tokenizer=tokenizer,
     )
-    exact, sizes = run("eval", source, corpus)["loss"], {}
+    exact, sizes = run("eval", source, "--text", corpus)["loss"], {}
     for precision, error in (("float32", 0.0), ("bfloat16", 2**-6), ("int8", 2**-5)):
         path = tmp_path / f"{precision}.gguf"
         found = run("export", source, "--out", path, "--format", "gguf", "--precision", precision)
         sizes[precision] = found["bytes"]
         assert found["bytes"] == path.stat().st_size
         assert found["parity"]["error"] <= error
-        assert run("eval", path, corpus)["loss"] == pytest.approx(exact, rel=error)
+        assert run("eval", path, "--text", corpus)["loss"] == pytest.approx(exact, rel=error)
     assert sizes["float32"] > 1.8 * sizes["bfloat16"] > 1.8 * sizes["int8"]
     back = tmp_path / "back"
     assert run("import", tmp_path / "float32.gguf", back)["parity"]["error"] == 0
-    assert run("eval", back, corpus)["loss"] == exact
+    assert run("eval", back, "--text", corpus)["loss"] == exact
     message = refused("export", finished, "--out", tmp_path / "x.gguf", "--format", "gguf", "--precision", "q8")
     assert "--precision: not one of --format gguf; got q8, expected float32, bfloat16, int8" in message
     message = refused("export", finished, "--out", tmp_path / "x.gguf", "--format", "gguf")

@@ -152,3 +152,39 @@ def test_ids_that_are_no_integers_are_refused(ids: object) -> None:
     with pytest.raises(DataError, match=r"^Decoder.feed: ids are not integers; got \w+, expected an integer type$"):
         decoder.feed(ids)  # type: ignore[arg-type]
     assert decoder.history == (3,)
+
+
+def test_following_other_ids_reads_from_the_first_difference(model: TransformerLM) -> None:
+    decoder = Decoder(model)
+    assert decoder.follow([3, 4, 5, 6]) == 0
+    first = decoder.next(Sampler.greedy())
+    for ids, kept in (
+        ([3, 4, 5, 6, first, 9], 4),
+        ([3, 4, 8, 6], 2),
+        ([3, 4, 8, 6], 3),  # the last one is read again: the next token comes from it
+        ([3, 4], 1),
+        ([7], 0),
+        ([7, 1, 2], 0),  # nothing was drawn behind the 7, so it was never read
+    ):
+        assert decoder.follow(ids) == kept
+        assert decoder.history == tuple(ids)
+        if ids != [7]:
+            assert [decoder.next(Sampler.greedy())] == generate(model, ids, max_new_tokens=1, sampler=Sampler.greedy())
+    assert decoder.follow([]) == 0
+    assert decoder.history == ()
+    assert decoder.caches[0].length == 0
+
+
+def test_a_refused_follow_changes_nothing() -> None:
+    decoder = Decoder(small())
+    decoder.feed([1, 2])
+    decoder.next(Sampler.greedy())
+    before = decoder.history
+    with pytest.raises(DataError, match=r"^Decoder.follow: id outside the vocabulary; got 40, expected 0 to 39$"):
+        decoder.follow([1, 40])
+    with pytest.raises(
+        DataError, match=r"^Decoder.follow: longer than the context; got 33 tokens, expected at most 32"
+    ):
+        decoder.follow([1] * 33)
+    assert decoder.history == before
+    assert decoder.caches[0].length == 2

@@ -31,8 +31,8 @@ from .parse import Flag, parse, told
 from .progress import Line
 from .runs import Run, run_of
 
-HELP = """Measures models on text (loss, perplexity, bits per byte, every token weighing the same) and on multiple-choice
-questions (the share answered rightly).
+HELP = """Measures models on text (loss, perplexity, bits per byte, every token weighing the same) and on questions with
+choices (the share answered rightly).
 
 Examples:
   pellucid eval runs/book                       on the part of its own text that the run held out

@@ -1,6 +1,6 @@
 """Generation: samplers, the decoder that keeps its cache between turns, streams of ids and of text, conversations."""
 
-from .conversation import Conversation, Turn, load_conversation, turn_ends
+from .conversation import Conversation, Turn, load_conversation
 from .decoder import Decoder, generate, stream
 from .sampler import Sampler
 from .text import Text
@@ -14,5 +14,4 @@ __all__ = [
     "generate",
     "load_conversation",
     "stream",
-    "turn_ends",
 ]

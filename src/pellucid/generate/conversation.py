@@ -27,7 +27,6 @@ from .sampler import Sampler
 from .text import Text
 
 KIND, VERSION = "conversation", 1
-_PROBE = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,8 @@ class Conversation:
     Args:
         model, tokenizer: who answers.
         template: how messages become ids.
-        ends: ids beside those of `turn_ends` that end an answer.
+        ends: ids that end an answer, beside the end of a document and `turn_end` of the template. Where the template
+            has none, the text it writes before the next message does, and no message may hold that.
         system: what the model is told before everything else, if anything.
 
     Attributes:
@@ -67,7 +67,9 @@ class Conversation:
         system: str | None = None,
     ) -> None:
         self.model, self.tokenizer, self.template = model, tokenizer, template
-        self.ends = {*ends, *turn_ends(template, tokenizer)}
+        end = turn_end(template, tokenizer)
+        self.ends = {i for i in (*ends, tokenizer.eot, end) if i is not None}
+        self.stops = template.stops or (turn_stops(template) if end is None else ())
         self.system = system
         self.messages: list[dict[str, str]] = []
         self.dropped = 0
@@ -81,6 +83,9 @@ class Conversation:
             DataError: a message the template or the vocabulary can't express, or one that is longer than the context;
                 at once, with nothing changed.
         """
+        for stop in self.stops:
+            if stop in f"\n{text}":
+                raise DataError("message", "holds what ends an answer", got=repr(stop), hint="write it differently")
         self.messages.append({"role": "user", "content": text})
         try:
             return self._answer(sampler, max_tokens)
@@ -144,7 +149,7 @@ class Conversation:
             self.tokenizer,
             limit=max_tokens,
             ends=self.ends,
-            stops=self.template.stops,
+            stops=self.stops,
             after=ids,
             whole=True,
         )
@@ -193,16 +198,30 @@ class Conversation:
         return self.template.encode(self.tokenizer, [*first, *messages], add_generation_prompt=ask)
 
 
-def turn_ends(template: ChatTemplate, tokenizer: Tokenizer) -> set[int]:
-    """Ids that end an answer: the token that ends a document, and the special one that the template lets the assistant
-    end with."""
-    ends = set() if tokenizer.eot is None else {tokenizer.eot}
+def turn_end(template: ChatTemplate, tokenizer: Tokenizer) -> int | None:
+    """The special token that the template lets the assistant end with; None where there is none, or no telling."""
     try:
-        found = template.encode_masked(tokenizer, _PROBE)
+        found = template.encode_masked(tokenizer, _talk("", ""))
     except DataError:  # a template that wants other messages, or doesn't tell which tokens are the assistant's
-        return ends
-    said = found.ids[found.assistant].tolist()
-    return ends | {i for i in said[-1:] if i in tokenizer.special.values()}
+        return None
+    special = set(tokenizer.special.values())
+    return next((i for i in reversed(found.ids[found.assistant].tolist()) if i in special), None)
+
+
+def turn_stops(template: ChatTemplate) -> tuple[str, ...]:
+    """The text a template writes between an answer and the next message, without the space at its end; nothing where it
+    doesn't take such messages, or where that is space alone."""
+    begin, end = "\ue000", "\ue001"
+    try:
+        text = template.render([*_talk("a", begin), *_talk(end, "b")[:1]])
+    except DataError:
+        return ()
+    stop = text.partition(begin)[2].partition(end)[0].rstrip()
+    return (stop,) if stop.strip() else ()
+
+
+def _talk(user: str, assistant: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
 
 
 def aligned(history: Sequence[int], ids: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:

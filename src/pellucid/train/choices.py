@@ -22,6 +22,8 @@ from ..models import TransformerLM
 from ..tape import no_grad
 from ..text import Tokenizer
 
+_WHERE = "question"
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -81,10 +83,14 @@ def evaluate_choices(
     on_question: Callable[[int], object] | None = None,
 ) -> ChoiceResult:
     """The share of questions a model answers rightly. before: ids every text begins with, a begin-of-text as a rule.
-    on_question: told after each how many are done. Raises DataError as `score_choices`."""
+    on_question: told after each how many are done. Raises DataError as `score_choices`, naming the question."""
     correct = per_byte = cut = 0
     for done, question in enumerate(questions, 1):
-        found = score_choices(model, tokenizer, question, before=before)
+        try:
+            found = score_choices(model, tokenizer, question, before=before)
+        except DataError as error:
+            where = f"question {done}" + (f": {error.where}" if error.where != _WHERE else "")
+            raise DataError(where, error.what, got=error.got, expected=error.expected, hint=error.hint) from error
         correct += found.best == question.answer
         per_byte += found.best_per_byte == question.answer
         cut += found.cut > 0
@@ -110,12 +116,12 @@ def score_choices(
     prefix = [*before, *whole[0][:shared].tolist()]
     choices = [ids[shared:].tolist() for ids in whole]
     if not prefix:  # nothing in common, and nothing that texts begin with
-        raise DataError("question", "its choices have no beginning in common", got=repr(question.stem)[:80])
+        raise DataError(_WHERE, "its choices have no beginning in common", got=repr(question.stem)[:80])
     limit, longest = model.config.max_seq_len, max(map(len, choices))
     room = limit + 1 - longest  # the last token of a choice is predicted and not read
     if room < 1:
         got, expected = f"{longest:,} tokens", f"at most {limit:,}"
-        raise DataError("question", "a choice is longer than the context", got=got, expected=expected)
+        raise DataError(_WHERE, "a choice is longer than the context", got=got, expected=expected)
     cut = max(len(prefix) - room, 0)
     logs = continuations(model, prefix[cut:], choices)
     return Scores(tuple(logs), tuple(len(c.encode("utf-8")) for c in question.choices), cut)
