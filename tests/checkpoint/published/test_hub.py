@@ -366,7 +366,7 @@ def _none(home: Path) -> None:
         (_missing, f"~/hub/{SHARD}2-of-00003.safetensors: a shard is missing; got 3 files listed in {INDEX}{AGAIN}"),
         (
             _foreign,
-            f"~/hub/{SHARD}2-of-00003.safetensors: tensor 'model.layers.0.self_attn.k_proj.weight' is "
+            f"~/hub/{SHARD}2-of-00003.safetensors: tensor 'model.layers.0.mlp.down_proj.weight' is "
             f"missing, which {INDEX} places here; got 2 tensors, expected 12{AGAIN}",
         ),
         (
