@@ -123,16 +123,29 @@ class SelfAttention(Module):
         rotary: tuple[Tensor, Tensor] | None = None,
         cache: KVCache | None = None,
         residual: Tensor | None = None,
+        *,
+        starts: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
+        """starts: int32 (batch, time), the first key each position sees, counted from the beginning of a cache where
+        there is one; None: all before it. positions: int32 (batch, time), rows of the rotary tables; None: in order,
+        behind a cache where there is one."""
         q, k, v = self.q_proj.weight, self.k_proj.weight, self.v_proj.weight
         if cache is None and self.q_norm is None and not isinstance(q, HeldMatrix):
-            return self.o_proj(self._whole(x, (q, k, v), rotary), residual)
-        return self.o_proj(self._parts(x, rotary, cache), residual)
+            return self.o_proj(self._whole(x, (q, k, v), rotary, starts, positions), residual)
+        return self.o_proj(self._parts(x, rotary, cache, starts, positions), residual)
 
-    def _parts(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, cache: KVCache | None) -> Tensor:
+    def _parts(
+        self,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor] | None,
+        cache: KVCache | None,
+        starts: Tensor | None,
+        positions: Tensor | None,
+    ) -> Tensor:
         """Operation by operation, for a cache, norms of queries and keys, and held weights; behind the positions of the
         cache where there is one."""
-        start = 0 if cache is None else cache.length
+        start = 0 if cache is None or positions is not None else cache.length
         batch, time, _ = x.shape
         q = self.q_proj(x).reshape(batch, time, self.heads, self.head_dim)
         k = self.k_proj(x).reshape(batch, time, self.kv_heads, self.head_dim)
@@ -140,8 +153,8 @@ class SelfAttention(Module):
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if rotary is not None:
-            q = rope(q, *rotary, offset=start, interleaved=self.interleaved)
-            k = rope(k, *rotary, offset=start, interleaved=self.interleaved)
+            q = rope(q, *rotary, offset=start, positions=positions, interleaved=self.interleaved)
+            k = rope(k, *rotary, offset=start, positions=positions, interleaved=self.interleaved)
         if cache is not None:
             k, v = map(Tensor, cache.extend(k.array, v.array))
         p = self.dropout if self.training and cache is None else 0.0
@@ -150,13 +163,21 @@ class SelfAttention(Module):
             k,
             v,
             causal=True,
+            starts=starts,
             dropout=p,
             generator=self.generator if p > 0 else None,
             operand_dtype=self.q_proj.operand_dtype,
         )
         return y.reshape(batch, time, self.heads * self.head_dim)
 
-    def _whole(self, x: Tensor, weights: tuple[Any, Any, Any], rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+    def _whole(
+        self,
+        x: Tensor,
+        weights: tuple[Any, Any, Any],
+        rotary: tuple[Tensor, Tensor] | None,
+        starts: Tensor | None,
+        positions: Tensor | None,
+    ) -> Tensor:
         """All positions at once, in one operation."""
         q, k, v = self.q_proj, self.k_proj, self.v_proj
         biases = None if q.bias is None or k.bias is None or v.bias is None else (q.bias, k.bias, v.bias)
@@ -169,6 +190,8 @@ class SelfAttention(Module):
             kv_heads=self.kv_heads,
             rotary=rotary,
             interleaved=self.interleaved,
+            starts=starts,
+            positions=positions,
             dropout=p,
             generator=self.generator if p > 0 else None,
             operand_dtype=q.operand_dtype,
