@@ -7,6 +7,7 @@ and writes the same; tokens and chat templates give the same ids.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,15 @@ BASE = {
 }
 GPT2 = {"vocab_size": VOCABULARY, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": CONTEXT, "pad_token_id": 0}
 ENDLESS = {"bos_token_id": None, "eos_token_id": None}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Models this small are fastest without a second thread there, which ours would have to share a core with."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def rope(kind: str, **more: Any) -> dict[str, Any]:
