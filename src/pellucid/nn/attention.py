@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..base.rng import Generator
 from ..device import Array, Device
 from ..device import device as find_device
-from ..ops import attention, rope, self_attention
+from ..ops import attention, rope, self_attention, tensor
 from ..tape import Tensor
 from .held import HeldMatrix
 from .layers import Linear, RMSNorm, lay_out_together
@@ -101,6 +104,7 @@ class SelfAttention(Module):
         bias: bool = False,
         out_bias: bool | None = None,
         qk_norm_eps: float | None = None,
+        window: int | None = None,
         dropout: float = 0.0,
         interleaved: bool = False,
         std: float = 0.02,
@@ -109,7 +113,8 @@ class SelfAttention(Module):
         device: str | Device = "cpu",
     ) -> None:
         """out_bias: of the projection out of the heads (None: as `bias`). qk_norm_eps: of an RMSNorm over the
-        features of each head of queries and keys, before they are rotated (None: no such norm)."""
+        features of each head of queries and keys, before they are rotated (None: no such norm). window: positions
+        a query sees at most, its own included (None: all before it; Beltagy et al. 2020)."""
 
         def project(inputs: int, outputs: int, std: float, bias: bool) -> Linear:
             return Linear(
@@ -127,6 +132,7 @@ class SelfAttention(Module):
             self.k_norm = RMSNorm(head_dim, eps=qk_norm_eps, device=device)
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.dropout, self.interleaved, self.generator = dropout, interleaved, generator
+        self.window = window
 
     def __call__(
         self,
@@ -141,6 +147,8 @@ class SelfAttention(Module):
         """starts: int32 (batch, time), the first key each position sees, counted from the beginning of a cache where
         there is one; None: all before it. positions: int32 (batch, time), rows of the rotary tables; None: in order,
         behind a cache where there is one."""
+        if self.window is not None:
+            starts = within(self.window, starts, 0 if cache is None else cache.length, x)
         q, k, v = self.q_proj.weight, self.k_proj.weight, self.v_proj.weight
         if cache is None and self.q_norm is None and not isinstance(q, HeldMatrix):
             return self.o_proj(self._whole(x, (q, k, v), rotary, starts, positions), residual)
@@ -207,3 +215,16 @@ class SelfAttention(Module):
             generator=self.generator if p > 0 else None,
             operand_dtype=q.operand_dtype,
         )
+
+
+def within(window: int, starts: Tensor | None, before: int, x: Tensor) -> Tensor | None:
+    """The first key that each position of x: (batch, time, width) sees in a window, `before` positions being in a
+    cache: its own place - window + 1, or `starts` where that is later. None where every one sees all before it."""
+    batch, time, _ = x.shape
+    if before + time <= window:
+        return starts
+    first = np.maximum(np.arange(before, before + time, dtype=np.int32) - (window - 1), 0)
+    first = np.broadcast_to(first, (batch, time))
+    if starts is not None:
+        first = np.maximum(first, starts.device.download(starts.array))
+    return tensor(np.ascontiguousarray(first), dtype=dtypes.int32, device=x.device)
