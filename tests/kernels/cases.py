@@ -419,19 +419,20 @@ def _cross_entropy_backward(d: Data, s: Shape) -> Call:
     return [d.plain(0.7, d.statistics), d.normal(*s), d.index(s[1], s[0]), _weights(d, s[0]), lse], {}
 
 
-for _gradients in (True, False):
+for _gradients in ("all", "of x", ""):
     for _operand in (None, dtypes.bfloat16):
 
         @case(
             "lm_head_loss",
-            f"{'gradients' if _gradients else 'loss'}-{_operand.name if _operand else 'plain'}",
+            f"{f'gradients {_gradients}' if _gradients else 'loss'}-{_operand.name if _operand else 'plain'}",
             shapes=((1, 1, 1), (5, 8, 63), (63, 33, 100), (100, 16, 1000), (0, 4, 7)),
             tolerance="mixed" if _operand else None,
         )
-        def _lm_head(d: Data, s: Shape, operand: DType | None = _operand, gradients: bool = _gradients) -> Call:
+        def _lm_head(d: Data, s: Shape, operand: DType | None = _operand, gradients: str = _gradients) -> Call:
             n, width, vocabulary = s
             arrays = [d.normal(n, width), d.normal(vocabulary, width), d.index(vocabulary, n), _weights(d, n)]
-            return arrays, {"operand_dtype": operand, "gradients": gradients}
+            wanted = {"gradients": gradients != "", "for_weight": gradients == "all"}
+            return arrays, {"operand_dtype": operand, **wanted}
 
 
 # --- products and attention: the cases that belong to every kernel; their own tests go further ------------------------

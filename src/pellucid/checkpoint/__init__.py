@@ -1,5 +1,6 @@
 """Checkpoints: tensors on disk, whole runs on disk, and models of others."""
 
+from .adapters import adapter_tensors, base_fingerprint, load_lora, save_lora
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from .llama2c import Llama2cVocabulary, load_llama2c, load_llama2c_tokenizer
 from .load import load_into
@@ -11,15 +12,19 @@ __all__ = [
     "Checkpoint",
     "Llama2cVocabulary",
     "TensorFile",
+    "adapter_tensors",
+    "base_fingerprint",
     "checkpoint_path",
     "latest_checkpoint",
     "load_checkpoint",
     "load_into",
     "load_llama2c",
     "load_llama2c_tokenizer",
+    "load_lora",
     "lock_folder",
     "prune_checkpoints",
     "read_tensors",
     "save_checkpoint",
+    "save_lora",
     "write_tensors",
 ]

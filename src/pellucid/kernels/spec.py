@@ -169,8 +169,8 @@ def _pairs(a: Any) -> int:
 
 
 def _head(a: Any) -> int:
-    """One product for the loss, two more for the gradients."""
-    return 2 * (3 if a.gradients else 1) * a.x.size * a.weight.shape[0]
+    """One product for the loss, one more for each gradient."""
+    return 2 * (1 + a.gradients + (a.gradients and a.for_weight)) * a.x.size * a.weight.shape[0]
 
 
 _row("copy", "pointwise", "x", _ALL, "exact")
@@ -368,7 +368,7 @@ _row(
 _row(
     "lm_head_loss",
     "loss",
-    "x, weight, targets, weights, *, operand_dtype: dtype?, gradients: bool",
+    "x, weight, targets, weights, *, operand_dtype: dtype?, gradients: bool, for_weight: bool",
     _FLOATS,
     "accumulate",
     _head,

@@ -18,6 +18,7 @@ from ..ops import attention, rope, self_attention
 from ..tape import Tensor
 from .held import HeldMatrix
 from .layers import Linear, lay_out_together
+from .low_rank import changes
 from .module import Module
 
 
@@ -132,7 +133,9 @@ class SelfAttention(Module):
             k = rope(k, *rotary, offset=start, interleaved=self.interleaved)
         if cache is not None:
             k, v = map(Tensor, cache.extend(k.array, v.array))
-        y = attention(q, k, v, causal=True, operand_dtype=self.q_proj.operand_dtype)
+        p = self.dropout if self.training else 0.0
+        drop = {"dropout": p, "generator": self.generator if p > 0 else None}
+        y = attention(q, k, v, causal=True, operand_dtype=self.q_proj.operand_dtype, **drop)
         return y.reshape(batch, time, self.heads * self.head_dim)
 
     def _whole(self, x: Tensor, weights: tuple[Any, Any, Any], rotary: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -147,6 +150,7 @@ class SelfAttention(Module):
             heads=self.heads,
             kv_heads=self.kv_heads,
             rotary=rotary,
+            low_rank=changes(x, [q, k, v], operand_dtype=q.operand_dtype),
             interleaved=self.interleaved,
             dropout=p,
             generator=self.generator if p > 0 else None,

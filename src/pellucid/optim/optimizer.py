@@ -67,10 +67,13 @@ class Optimizer:
         weight_decay: float,
         groups: Sequence[Group] = (),
     ) -> None:
-        self.parameters = dict(named_parameters)
+        # A frozen parameter has no moments here, and no step moves it.
+        given = dict(named_parameters)
+        self.parameters = {name: p for name, p in given.items() if p.requires_grad}
         where = type(self).__name__
         if not self.parameters:
-            raise ConfigError(where, "nothing to optimise")
+            hint = f"all {len(given)} parameters are frozen" if given else None
+            raise ConfigError(where, "nothing to optimise", hint=hint)
         for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
             if not value >= 0:
                 raise ConfigError(where, f"{name} is negative", got=value)
@@ -120,7 +123,7 @@ class Optimizer:
         lists: list[list[Array]] = []
         state, last, everyone, usual = self.state, None, self.learning_rate, self.weight_decay
         for name, p in self.parameters.items():
-            if p.grad is None:
+            if p.grad is None or not p.requires_grad:
                 continue
             weight, grad = p.array, p.grad.array
             rate, decay = self.rate_and_decay(name, p) if self.groups else (everyone, usual if p.decay else 0.0)

@@ -50,12 +50,12 @@ class TrainResult:
 
 
 def make_optimizer(model: TransformerLM, config: TrainConfig) -> Optimizer:
-    """The configured optimizer over the model's parameters."""
+    """The configured optimizer over the parameters that are trained."""
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "sgd":
-        return SGD(model.named_parameters(), learning_rate=rate, momentum=config.momentum, weight_decay=decay)
+        return SGD(model.named_trained(), learning_rate=rate, momentum=config.momentum, weight_decay=decay)
     return AdamW(
-        model.named_parameters(),
+        model.named_trained(),
         learning_rate=rate,
         beta1=config.beta1,
         beta2=config.beta2,
