@@ -542,6 +542,20 @@ for _weight in HELD:
 
 
 for _weight in HELD:
+    for _operand in (None, dtypes.bfloat16):
+
+        @case(
+            "held_linear_backward",
+            f"{_weight.name}-{_operand.name if _operand else 'plain'}",
+            shapes=((1, 1, 1), (2, 7, 64), (33, 65, 100), (100, 1000, 63), (0, 3, 5), (2, 3, 0)),
+            tolerance="mixed" if _operand else None,
+        )
+        def _held_backward(d: Data, s: Shape, weight: DType = _weight, operand: DType | None = _operand) -> Call:
+            m, n, k = s
+            return [d.normal(m, n), *_held(d, weight, n, k)], {"operand_dtype": operand}
+
+
+for _weight in HELD:
     for _position in (0, 5, 300):
 
         @case(

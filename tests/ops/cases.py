@@ -20,6 +20,7 @@ from pellucid.base import dtypes
 from pellucid.base.dtypes import DType
 from pellucid.base.rng import Generator
 from pellucid.device import Array, Device
+from pellucid.ops.held import held_linear
 from pellucid.ops.low_rank import placed
 from pellucid.tape import Tensor
 
@@ -352,6 +353,17 @@ def _fused() -> list[Case]:
         y[:2, :3], y[3:4, 3:] = a / 2, b / 2
         return y
 
+    def held(x: Tensor, bias: Tensor | None) -> Tensor:
+        """Through an int8 matrix with a scale a row."""
+        wide = x.dtype if x.dtype.name == "float64" else dtypes.float32
+        values = ops.tensor(np.arange(-12, 12).reshape(3, 8) * 5, dtype=dtypes.int8, device=x.device)
+        scale = ops.tensor(np.array([0.01, 0.02, 0.005]), dtype=wide, device=x.device)
+        given = None if bias is None else ops.cast(bias, wide)
+        return held_linear(ops.cast(x, wide), values.array, scale.array, given)
+
+    def held_numpy(x: Host, bias: Any = 0) -> Host:
+        return x @ (np.arange(-12, 12).reshape(3, 8) * 5 * np.array([[0.01], [0.02], [0.005]])).T + bias
+
     def gated_changed(x: Tensor, gate: Tensor, up: Tensor, low: Tensor, change: Tensor, **how: Any) -> Tensor:
         return ops.gated_linear(x, (gate, up), low_rank=(low, change), **how)
 
@@ -433,6 +445,8 @@ def _fused() -> list[Case]:
         ),
         Case("self_attention changed", changed, (*projections, *change)),
         Case("self_attention biased and changed", changed, (*projections, *offsets, *change)),
+        Case("held_linear", held, (normal(2, 5, 8), normal(3)), held_numpy),
+        Case("held_linear no bias", held, (normal(5, 8), None)),
         Case("placed", side_by_side, (normal(2, 3), normal(1, 2)), side_by_side_numpy),
         Case("cross_entropy", ops.cross_entropy, (normal(4, 5), targets), _mean_loss),
         Case("cross_entropy weights", loss, (normal(4, 5), targets)),

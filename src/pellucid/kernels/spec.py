@@ -338,6 +338,14 @@ _row(
     lambda a: 2 * a.x.size * a.weight.shape[0],
 )
 _row(
+    "held_linear_backward",
+    "inference",
+    "dy, weight, scale: array?, *, operand_dtype: dtype?",
+    (dtypes.float32,),
+    "accumulate",
+    lambda a: 2 * a.dy.size * a.weight.shape[1],
+)
+_row(
     "decode_layers",
     "inference",
     "x, layers: layers, *, position: int",

@@ -9,7 +9,6 @@ Tokens that do not count (padding) go to no expert, which the choice says by nam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..base import dtypes
 from ..base.dtypes import DType

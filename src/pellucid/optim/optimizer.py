@@ -67,13 +67,11 @@ class Optimizer:
         weight_decay: float,
         groups: Sequence[Group] = (),
     ) -> None:
-        # A frozen parameter has no moments here, and no step moves it.
         given = dict(named_parameters)
         self.parameters = {name: p for name, p in given.items() if p.requires_grad}
         where = type(self).__name__
         if not self.parameters:
-            hint = f"all {len(given)} parameters are frozen" if given else None
-            raise ConfigError(where, "nothing to optimise", hint=hint)
+            raise ConfigError(where, "nothing to optimise", got="every parameter frozen" if given else None)
         for name, value in (("learning_rate", learning_rate), ("weight_decay", weight_decay)):
             if not value >= 0:
                 raise ConfigError(where, f"{name} is negative", got=value)
@@ -123,7 +121,7 @@ class Optimizer:
         lists: list[list[Array]] = []
         state, last, everyone, usual = self.state, None, self.learning_rate, self.weight_decay
         for name, p in self.parameters.items():
-            if p.grad is None or not p.requires_grad:
+            if p.grad is None:
                 continue
             weight, grad = p.array, p.grad.array
             rate, decay = self.rate_and_decay(name, p) if self.groups else (everyone, usual if p.decay else 0.0)
