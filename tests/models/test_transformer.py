@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ import pellucid
 from pellucid import device as devices
 from pellucid.base.errors import ConfigError, DataError, ShapeError
 from pellucid.data import TokenBatch
-from pellucid.models import TransformerConfig, TransformerLM
+from pellucid.models import RopeScaling, TransformerConfig, TransformerLM
 from pellucid.tape import kept_bytes, no_grad, tape
 
 LLAMA = {"d_model": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "max_seq_len": 24, "seed": 5}
@@ -30,6 +32,10 @@ CONFIGS = {
     "gpt2": TransformerConfig(50, **GPT2),
     "gpt2 without biases": TransformerConfig(50, **GPT2 | {"biases": False, "activation": "gelu_tanh"}),
     "mixed": TransformerConfig(50, **LLAMA | {"norm": "layernorm", "activation": "gelu", "biases": True}),
+    "qwen2": TransformerConfig(50, **LLAMA, qkv_bias=True),
+    "qwen3": TransformerConfig(50, **LLAMA | {"head_dim": 6}, qk_norm=True),
+    "biased": TransformerConfig(50, **LLAMA, qkv_bias=True, out_bias=True, ff_bias=False, qk_norm=True),
+    "yarn": TransformerConfig(50, **LLAMA, rope_scaling=RopeScaling("yarn", 4.0, original_context=8)),
     "experts": TransformerConfig(50, **LLAMA, experts=4, moe_layers=(1,), shared_expert=True),
     "experts everywhere": TransformerConfig(50, **LLAMA, experts=3, aux_weight=0.1),
 }
@@ -144,8 +150,11 @@ def test_tied_embeddings_collect_gradient_from_both_ends() -> None:
     assert (np.abs(found["lm_head.weight"]).sum(axis=1) > 0).all()
 
 
-def test_gradients_against_finite_differences() -> None:
-    model = TransformerLM(TransformerConfig(20, d_model=8, n_layers=1, n_heads=2, n_kv_heads=1, d_ff=12, max_seq_len=8))
+@pytest.mark.parametrize("more", [False, True])
+def test_gradients_against_finite_differences(more: bool) -> None:
+    small = TransformerConfig(20, d_model=8, n_layers=1, n_heads=2, n_kv_heads=1, d_ff=12, max_seq_len=8)
+    options = {"qkv_bias": True, "qk_norm": True, "rope_scaling": RopeScaling("yarn", 4.0, original_context=2)}
+    model = TransformerLM(replace(small, **options) if more else small)  # type: ignore[arg-type]
     ids = np.random.default_rng(3).integers(0, 20, (2, 9))
     model.loss(ids[:, :-1], ids[:, 1:]).backward()
     rng = np.random.default_rng(0)
@@ -253,6 +262,16 @@ def test_bad_ids(ids: object, error: type[Exception], message: str) -> None:
         ({"n_layers": 0}, "n_layers must be at least 1; got 0"),
         ({"dropout": 1.0}, "dropout is not a probability; got 1.0, expected 0 <= dropout < 1"),
         ({"init_std": 0.0}, "init_std must be positive; got 0.0"),
+        ({"window": 0}, "window must be at least 1; got 0"),
+        ({"window_layers": (1,)}, "window_layers without window; got (1,)"),
+        (
+            {"window": 4, "window_layers": (0, 2)},
+            "window_layers are not layers of the model; got 2, expected different ones of 0 to 1",
+        ),
+        (
+            {"positions": "learned", "rope_scaling": RopeScaling("linear", 2.0)},
+            "rope_scaling needs rotary positions and rope_base above 1; got positions 'learned', rope_base 10000.0",
+        ),
         ({"seed": -1}, "seed out of range; got -1, expected 0 to 2**64 - 1"),
     ],
 )

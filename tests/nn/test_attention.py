@@ -10,7 +10,7 @@ from pellucid import Tensor
 from pellucid.base.errors import ConfigError, ShapeError
 from pellucid.base.rng import Generator
 from pellucid.device import reference
-from pellucid.nn import SelfAttention
+from pellucid.nn import KVCache, SelfAttention
 from pellucid.ops.self_attention import joined
 
 
@@ -51,6 +51,20 @@ def test_one_operation_equals_its_parts(bias: bool, rotary: tuple[Tensor, Tensor
     assert g1.keys() == g2.keys() == {name for name, _ in layer(bias=bias).named_parameters()}
     for name in g1:
         np.testing.assert_allclose(g1[name], g2[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_packed_documents_are_as_documents_alone_with_and_without_a_cache() -> None:
+    a, x = layer(), pellucid.randn((1, 9, 12), generator=Generator(2))
+    starts = pellucid.tensor(np.array([[0, 0, 0, 0, 4, 4, 4, 4, 4]], np.int32))
+    positions = pellucid.tensor(np.array([[0, 1, 2, 3, 0, 1, 2, 3, 4]], np.int32))
+    whole = a(x, tables(), starts=starts, positions=positions).detach().numpy()
+    for at in (slice(0, 4), slice(4, 9)):
+        np.testing.assert_allclose(whole[:, at], a(x[:, at], tables()).detach().numpy(), rtol=1e-5, atol=1e-6)
+    cache = KVCache(1, 9, 2, 6, dtype=pellucid.float32)
+    for first, last in ((0, 6), (6, 8), (8, 9)):
+        here = {"starts": starts[:, first:last], "positions": positions[:, first:last]}
+        y = a(x[:, first:last], tables(), cache, **here).detach().numpy()
+        np.testing.assert_allclose(y, whole[:, first:last], rtol=1e-5, atol=1e-6)
 
 
 def test_the_projections_lie_behind_one_another() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pellucid as pl
-from pellucid.optim import SGD, AdamW, Optimizer
+from pellucid.optim import SGD, AdamW, Muon, Optimizer
 
 from .parity import close, numbers
 
@@ -76,3 +76,20 @@ def test_sgd(momentum: float, nesterov: bool, decay: float, max_norm: float | No
         lambda a, b: torch.optim.SGD(groups(a, b, decay), lr=0.05, momentum=momentum, nesterov=nesterov),
         max_norm=max_norm,
     )
+
+
+@pytest.mark.parametrize("shape", [(48, 32), (32, 48)])
+def test_muon(shape: tuple[int, int]) -> None:
+    """torch multiplies in bfloat16, whatever the weights are, and so does ours here."""
+    host = numbers(*shape, seed=3)
+    mine, other = pl.Parameter(pl.tensor(host)), torch.tensor(host, requires_grad=True)
+    ours = Muon([("w", mine)], learning_rate=0.02, momentum=0.95, weight_decay=0.1, operand_dtype=pl.bfloat16)
+    theirs = torch.optim.Muon([other], lr=0.02, momentum=0.95, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    for step in range(STEPS):
+        gradient = numbers(*shape, seed=100 + step)
+        mine.grad, other.grad = pl.tensor(gradient), torch.tensor(gradient)
+        ours.step()
+        theirs.step()
+    moved = np.linalg.norm(other.detach().numpy() - host)
+    apart = np.linalg.norm(mine.detach().numpy() - other.detach().numpy())
+    assert apart < 0.02 * moved, (apart, moved)

@@ -104,7 +104,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "family": (
         vocabulary(pre="viking"),
         "words cut in a way this library doesn't have; got tokenizer.ggml.pre 'viking', expected gpt-2, llama-bpe, "
-        "qwen2, gpt-4o, tekken, smollm, starcoder, refact, command-r",
+        "dbrx, qwen2, gpt-4o, tekken, smollm, starcoder, refact, command-r",
     ),
     "types": (vocabulary(token_type=np.array([1], np.int32)), "a damaged vocabulary: not a type for each token"),
     "type": (vocabulary(token_type=np.array([9] * 283, np.int32)), "a type of token that is not known; got 9"),

@@ -119,7 +119,7 @@ def test_a_loaded_model_is_the_trained_one_bit_for_bit(tokens: TokenFile, tmp_pa
     assert checkpoint.state["step"] == 12
     assert same(weights(t), {name: p.detach().numpy() for name, p in model.named_parameters()})
     assert t.held_out is not None
-    found = evaluate_file(model, t.held_out, sequences=4, seq_len=16)
+    found = evaluate_file(model, t.held_out.tokens, sequences=4, seq_len=16)
     assert found.loss == result.held_out_loss == t.held_out_loss
 
 

@@ -3,17 +3,24 @@
 from .adapters import adapter_tensors, base_fingerprint, load_lora, save_lora
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from .llama2c import Llama2cVocabulary, load_llama2c, load_llama2c_tokenizer
-from .load import load_into
+from .load import load_into, load_streamed
 from .locks import lock_folder
+from .open import FORMATS, checkpoint_config, model_from, open_model, open_source
 from .runs import checkpoint_path, latest_checkpoint, prune_checkpoints
+from .source import Format, ModelSource, OpenedModel
 from .tensor_file import TensorFile, read_tensors, write_tensors
 
 __all__ = [
+    "FORMATS",
     "Checkpoint",
+    "Format",
     "Llama2cVocabulary",
+    "ModelSource",
+    "OpenedModel",
     "TensorFile",
     "adapter_tensors",
     "base_fingerprint",
+    "checkpoint_config",
     "checkpoint_path",
     "latest_checkpoint",
     "load_checkpoint",
@@ -21,7 +28,11 @@ __all__ = [
     "load_llama2c",
     "load_llama2c_tokenizer",
     "load_lora",
+    "load_streamed",
     "lock_folder",
+    "model_from",
+    "open_model",
+    "open_source",
     "prune_checkpoints",
     "read_tensors",
     "save_checkpoint",

@@ -2,6 +2,7 @@
 
     model.safetensors      weights
     optimizer.safetensors  the optimizer's tensors (optional)
+    average.safetensors    a running mean of the weights (optional)
     config.json            what was built: architecture and its configuration
     tokenizer.json         the vocabulary the ids mean (optional)
     state.json             the caller's state (step, generators, schedule, ...), and size and digest of the files above
@@ -42,13 +43,14 @@ from .tensor_file import Plan, TensorFile, read_tensors
 
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
+AVERAGE = "average.safetensors"
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 STATE = "state.json"
 _FORMAT = "pellucid checkpoint"
 _VERSION = 1
 _REQUIRED = (MODEL, CONFIG)
-_LISTED = (MODEL, OPTIMIZER, CONFIG, TOKENIZER)
+_LISTED = (MODEL, OPTIMIZER, AVERAGE, CONFIG, TOKENIZER)
 _AGAIN = "copy or save it again, or use an earlier checkpoint"
 
 
@@ -57,7 +59,8 @@ class Checkpoint:
     """A checkpoint that was checked as a whole; tensors are mapped, not yet in memory.
 
     path: the folder asked for. tensors: the weights. optimizer: its tensors, or None. config, state: as they were
-    saved. tokenizer: or None. precision: of the weights on disk, "float32" or "q8".
+    saved. tokenizer: or None. precision: of the weights on disk, "float32" or "q8". average: the running mean of the
+    weights, or None.
     """
 
     path: Path
@@ -67,6 +70,7 @@ class Checkpoint:
     tokenizer: Tokenizer | None
     state: dict[str, Any]
     precision: str = "float32"
+    average: TensorFile | None = None
 
 
 def save_checkpoint(
@@ -76,6 +80,7 @@ def save_checkpoint(
     config: dict[str, Any],
     state: dict[str, Any],
     optimizer_tensors: Mapping[str, Tensor] | None = None,
+    average_tensors: Mapping[str, Tensor] | None = None,
     tokenizer: Tokenizer | None = None,
     precision: Literal["float32", "q8"] = "float32",
 ) -> Path:
@@ -105,6 +110,8 @@ def save_checkpoint(
     plans = {MODEL: Plan(tensors, metadata, where=shown)}
     if optimizer_tensors is not None:
         plans[OPTIMIZER] = Plan(optimizer_tensors, {}, where=shown)
+    if average_tensors is not None:
+        plans[AVERAGE] = Plan(average_tensors, {"format": "pt"}, where=shown)
     sizes = {name: len(raw) for name, raw in documents.items()} | {name: plan.nbytes for name, plan in plans.items()}
     # Digests have one length, so zeros in their place give the size and show early whether `state` can be stored.
     needed = sum(sizes.values()) + len(_state_json(shown, state, sizes, dict.fromkeys(sizes, "0" * 64)))
@@ -158,13 +165,16 @@ def load_checkpoint(folder: StrPath) -> Checkpoint:
     optimizer = None
     if OPTIMIZER in files:
         optimizer = read_tensors(home / OPTIMIZER, expected_sha256=files[OPTIMIZER]["sha256"])
+    average = None
+    if AVERAGE in files:
+        average = read_tensors(home / AVERAGE, expected_sha256=files[AVERAGE]["sha256"])
     precision = model.metadata.get(PRECISION, "float32")
     if precision == Q8:
         model = Q8File(model)
     elif precision != "float32":
         hint = "use the version of Pellucid that saved it, or a newer one"
         raise CheckpointError(model.path, "an unknown precision", got=_short(precision), expected="q8", hint=hint)
-    return Checkpoint(Path(folder), model, optimizer, config, tokenizer, state, precision)
+    return Checkpoint(Path(folder), model, optimizer, config, tokenizer, state, precision, average)
 
 
 def current(folder: Path) -> Path:

@@ -2,13 +2,13 @@
 
 Every name, shape and element type is compared before the first value is copied, so a file that doesn't fit leaves
 the model as it was. Values go through the kernels of each tensor's device; the tensors keep their identity, and with
-it the optimizer's hold on them.
+it the optimizer's hold on them. `load_streamed` does the same for a model that nobody uses yet, a tensor at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,6 +19,22 @@ from .tensor_file import TensorFile
 from .tensor_format import shown
 
 _NAMED = 5  # names a message lists
+
+
+@runtime_checkable
+class Streamed(Protocol):
+    """Tensors by name, read when they are asked for; shapes and types are known before. A `TensorFile` is one.
+
+    path: what messages name.
+    """
+
+    @property
+    def path(self) -> str: ...
+    def __getitem__(self, name: str, /) -> np.ndarray[Any, Any]: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __len__(self) -> int: ...
+    def shape(self, name: str) -> tuple[int, ...]: ...
+    def dtype(self, name: str) -> DType: ...
 
 
 def load_into(
@@ -38,6 +54,30 @@ def load_into(
         CheckpointError: names missing or unexpected, or a shape or element type that differs. Nothing was copied.
     """
     at = where or (source.path if isinstance(source, TensorFile) else "load_into")
+    _check(targets, source, cast=cast, where=at)
+    # A view can still refuse here (a damaged bool), so all are taken before the first copy.
+    values = {name: source[name] for name in targets}
+    for name, target in targets.items():
+        value = values[name]
+        target.device.kernels.assign_(target.array, target.device.upload(value, dtype(value.dtype)))
+
+
+def load_streamed(targets: Mapping[str, Tensor], source: Streamed) -> None:
+    """Copies the value of every name in `source` into the tensor of that name, converted to its float type: a tensor is
+    read, converted, copied and forgotten before the next one. For targets that nobody uses yet: an error on the way
+    leaves some filled.
+
+    Raises:
+        CheckpointError: names missing or unexpected, or a shape or kind of number that differs. Nothing was copied.
+    """
+    _check(targets, source, cast=True, where=source.path)
+    for name, target in targets.items():
+        value = source[name]
+        target.device.kernels.assign_(target.array, target.device.upload(value, dtype(value.dtype)))
+
+
+def _check(targets: Mapping[str, Tensor], source: Any, *, cast: bool, where: str) -> None:
+    """Compares names, shapes and element types. Raises CheckpointError."""
     missing, unexpected = sorted(set(targets) - set(source)), sorted(set(source) - set(targets))
     if missing or unexpected:
         parts = [
@@ -46,27 +86,22 @@ def load_into(
         got, expected = f"{len(source)} tensors", str(len(targets))
         hint = "build the model from the configuration saved with these weights"
         what = f"the tensors do not match by name: {'; '.join(parts)}"
-        raise CheckpointError(at, what, got=got, expected=expected, hint=hint)
+        raise CheckpointError(where, what, got=got, expected=expected, hint=hint)
     for name, target in targets.items():
-        found, shape = _facts(source, name, at)
+        found, shape = _facts(source, name, where)
         if shape != target.shape:
             hint = "build the model from the configuration saved with these weights"
             raise CheckpointError(
-                at, f"tensor {shown(name)} has another shape", got=shape, expected=target.shape, hint=hint
+                where, f"tensor {shown(name)} has another shape", got=shape, expected=target.shape, hint=hint
             )
         if found is not target.dtype and not (cast and found.is_float and target.dtype.is_float):
             hint = "pass cast=True to convert it" if found.is_float and target.dtype.is_float else None
             what = f"tensor {shown(name)} has another element type"
-            raise CheckpointError(at, what, got=found.name, expected=target.dtype.name, hint=hint)
-    # A view can still refuse here (a damaged bool), so all are taken before the first copy.
-    values = {name: source[name] for name in targets}
-    for name, target in targets.items():
-        value = values[name]
-        target.device.kernels.assign_(target.array, target.device.upload(value, dtype(value.dtype)))
+            raise CheckpointError(where, what, got=found.name, expected=target.dtype.name, hint=hint)
 
 
-def _facts(source: Mapping[str, np.ndarray[Any, Any]], name: str, where: str) -> tuple[DType, tuple[int, ...]]:
-    if isinstance(source, TensorFile):
+def _facts(source: Any, name: str, where: str) -> tuple[DType, tuple[int, ...]]:
+    if isinstance(source, Streamed):
         return source.dtype(name), source.shape(name)
     value = source[name]
     try:

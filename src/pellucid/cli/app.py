@@ -21,6 +21,7 @@ from ..base.errors import PellucidError
 COMMANDS = {
     "train": "train a language model on your text",
     "generate": "write text with a trained model",
+    "chat": "talk with a model",
     "eval": "measure a model on text it was not trained on",
     "export": "write a model alone into a folder, in float32 or in a byte a weight",
     "tokenizer": "train and use tokenizers, look into them, compare them",

@@ -12,12 +12,11 @@ import numpy as np
 import tyro
 
 from ..base.errors import CheckpointError, ConfigError, DataError
-from ..generate import Sampler
-from ..text import Tokenizer
-from ..train import load_model
+from ..checkpoint import OpenedModel, open_model
+from ..generate import Text
 from .output import Output
 from .parse import Flag, parse, told
-from .sampling import Text, opening, tokens
+from .sampling import opening, sampler_of, tokens
 
 HELP = """Writes text with a trained model, as it comes, to stdout: the prompt and what follows it.
 
@@ -38,8 +37,8 @@ Off = tyro.conf.DisallowNone
 class GenerateCommand:
     """Options of `pellucid generate`."""
 
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|CHECKPOINT")]
-    """Run folder (its newest checkpoint) or checkpoint folder."""
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """Run folder (its newest checkpoint), checkpoint folder, or a published model."""
     prompt: Annotated[str, tyro.conf.Positional, told("the model's own beginning", "[PROMPT]")] = ""
     """Text to continue; - reads it from stdin."""
     tokens: int = 200
@@ -71,21 +70,22 @@ def run(arguments: list[str]) -> int:
     options = parse(GenerateCommand, arguments, command="generate", help=HELP)
     if options.tokens < 1:
         raise ConfigError("--tokens", "must be at least 1", got=options.tokens)
-    sampler = _sampler(options)
+    sampler = sampler_of(options)
     prompt = _stdin() if options.prompt == "-" else options.prompt
-    model, checkpoint = load_model(options.path)
+    opened = open_model(options.path)
+    model, tokenizer = opened.model, opened.tokenizer
     weight_bytes = model.hold_weights(options.weights)
-    tokenizer = checkpoint.tokenizer
     if tokenizer is None:
         raise CheckpointError(str(options.path), "the checkpoint has no tokenizer", hint="generate through the library")
-    ids = _encode(tokenizer, prompt) if prompt else opening(tokenizer)
+    ids = _encode(opened, prompt)
     limit = model.config.max_seq_len
     if len(ids) > limit:
         got, expected = f"{len(ids):,} tokens", f"at most {limit:,}"
         raise DataError("prompt", "longer than the model's context", got=got, expected=expected, hint="shorten it")
     out, start = Output(options.json), time.perf_counter()
     out.text(prompt, end="")
-    text = Text(tokens(model, ids, sampler), tokenizer, limit=options.tokens, stop=options.stop, after=ids)
+    stops, drawn = (options.stop,) if options.stop else (), tokens(model, ids, sampler)
+    text = Text(drawn, tokenizer, limit=options.tokens, stops=stops, after=ids, ends=opened.eos_ids)
     pieces = []
     for piece in text:
         out.text(piece, end="")
@@ -98,7 +98,7 @@ def run(arguments: list[str]) -> int:
             "text": "".join(pieces),
             "tokens": text.count,
             "ended": text.ended,
-            "checkpoint": str(checkpoint.path),
+            "checkpoint": str(opened.path),
             "weights": options.weights,
             "weight_bytes": weight_bytes,
             "seed": None if options.greedy else sampler.generator.seed,
@@ -109,31 +109,12 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _sampler(options: GenerateCommand) -> Sampler:
+def _encode(opened: OpenedModel, prompt: str) -> np.ndarray:
+    tokenizer = opened.tokenizer
+    assert tokenizer is not None
     try:
-        if options.greedy:
-            return Sampler.greedy(repetition_penalty=options.repetition_penalty)
-        if options.temperature < 0:
-            raise ConfigError("--temperature", "is negative", got=options.temperature, expected="0 (greedy) or more")
-        return Sampler(
-            temperature=options.temperature,
-            top_k=options.top_k,
-            top_p=options.top_p,
-            repetition_penalty=options.repetition_penalty,
-            seed=options.seed,
-        )
-    except ConfigError as error:
-        if error.where.startswith("--"):
-            raise
-        what = error.what
-        for name in ("top_k", "top_p", "repetition_penalty"):
-            what = what.replace(name, f"--{name.replace('_', '-')}")
-        raise ConfigError("sampling", what, got=error.got, expected=error.expected, hint=error.hint) from None
-
-
-def _encode(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
-    try:
-        return tokenizer.encode(prompt)
+        ids = opened.prompt_ids(prompt)
+        return ids if len(ids) else opening(tokenizer)
     except DataError as error:
         hint = "the model can only read characters of its training text" if tokenizer.kind == "char" else error.hint
         raise DataError("prompt", error.what, got=error.got, expected=error.expected, hint=hint) from None

@@ -13,11 +13,10 @@ import tyro
 from ..base.config import to_dict
 from ..base.errors import DataError
 from ..base.files import read_json, reading
-from ..checkpoint import Checkpoint, TensorFile, latest_checkpoint, load_checkpoint, read_tensors
+from ..checkpoint import Checkpoint, TensorFile, checkpoint_config, latest_checkpoint, load_checkpoint, read_tensors
 from ..data import TokenFile
 from ..models import TransformerConfig
 from ..text import CharTokenizer, Tokenizer, load_tokenizer
-from ..train.load import checkpoint_config
 from .output import Output
 from .parse import Flag, parse
 from .runs import CONFIG, TOKENIZER, TOKENS, Run, open_run

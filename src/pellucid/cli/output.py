@@ -26,6 +26,15 @@ class Output:
         for name, value in kept.items():
             self.text(f"{name:<{width}}  {value}")
 
+    def table(self, rows: list[dict[str, str]]) -> None:
+        """Rows under the names of their values, in columns; the first one to the left, the others to the right."""
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        lines = [names, *([row.get(name, "") for name in names] for row in rows)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
+        for first, *others in lines:
+            cells = [first.ljust(widths[0]), *(c.rjust(w) for c, w in zip(others, widths[1:], strict=True))]
+            self.text("  ".join(cells).rstrip())
+
     def result(self, values: dict[str, Any]) -> None:
         """The same result for programs."""
         if self.as_json:

@@ -79,13 +79,14 @@ def _checked(options: T) -> T:
     hints = get_type_hints(type(options), include_extras=True)
     for field in dataclasses.fields(options):  # type: ignore[arg-type]
         value = getattr(options, field.name)
-        if isinstance(value, Path):
+        several = value if isinstance(value, tuple) else (value,)
+        if paths := [path for path in several if isinstance(path, Path)]:
             positional = tyro.conf.Positional in getattr(hints[field.name], "__metadata__", ())
             option = field.name if positional else f"--{field.name.replace('_', '-')}"
-            if str(value) == _EMPTY:
+            if any(str(path) == _EMPTY for path in paths):
                 raise ConfigError(option, "an empty path", hint="name a file or folder; . is the folder you are in")
-            if "\0" in str(value):
-                raise ConfigError(option, "not a path: it holds a NUL", got=repr(str(value)))
+            if nul := next((path for path in paths if "\0" in str(path)), None):
+                raise ConfigError(option, "not a path: it holds a NUL", got=repr(str(nul)))
         elif value == _EMPTY:
             given[field.name] = ""
     return dataclasses.replace(options, **given)  # type: ignore[type-var]

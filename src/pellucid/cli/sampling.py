@@ -1,4 +1,4 @@
-"""Text out of a model for the command line: as long as asked for, stopped by a word, streamed in whole characters.
+"""Text out of a model for the command line: how its tokens are drawn, and as many of them as are asked for.
 
 A text longer than the context goes on from its last half: the decoder forgets the rest and reads that half again.
 """
@@ -6,12 +6,54 @@ A text longer than the context goes on from its last half: the decoder forgets t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
-from ..generate import Decoder, Sampler
+from ..base.errors import ConfigError
+from ..generate import Decoder, Sampler, Text
 from ..models import TransformerLM
 from ..text import Tokenizer
+
+
+class Sampling(Protocol):
+    """Options that say how tokens are drawn."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_k(self) -> int | None: ...
+    @property
+    def top_p(self) -> float | None: ...
+    @property
+    def repetition_penalty(self) -> float | None: ...
+    @property
+    def greedy(self) -> bool: ...
+    @property
+    def seed(self) -> int | None: ...
+
+
+def sampler_of(options: Sampling) -> Sampler:
+    """The sampler asked for. Raises ConfigError, naming flags."""
+    try:
+        if options.greedy:
+            return Sampler.greedy(repetition_penalty=options.repetition_penalty)
+        if options.temperature < 0:
+            raise ConfigError("--temperature", "is negative", got=options.temperature, expected="0 (greedy) or more")
+        return Sampler(
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            repetition_penalty=options.repetition_penalty,
+            seed=options.seed,
+        )
+    except ConfigError as error:
+        if error.where.startswith("--"):
+            raise
+        what = error.what
+        for name in ("top_k", "top_p", "repetition_penalty"):
+            what = what.replace(name, f"--{name.replace('_', '-')}")
+        raise ConfigError("sampling", what, got=error.got, expected=error.expected, hint=error.hint) from None
 
 
 def opening(tokenizer: Tokenizer) -> np.ndarray:
@@ -41,58 +83,6 @@ def tokens(model: TransformerLM, prompt: Sequence[int] | np.ndarray, sampler: Sa
             decoder.reset()
             decoder.feed(recent)
         yield decoder.next(sampler)
-
-
-class Text:
-    """A text as it is written: an iterator of the pieces to show, ended by `limit` tokens, the token that ends a
-    document, or `stop`, which is not shown. `after`: the ids it goes on from.
-
-    Attributes:
-        count: tokens drawn. ended: "tokens", "document" or "stop", once it is over.
-    """
-
-    def __init__(
-        self,
-        ids: Iterator[int],
-        tokenizer: Tokenizer,
-        *,
-        limit: int,
-        stop: str | None = None,
-        after: Sequence[int] | np.ndarray = (),
-    ) -> None:
-        self.count, self.ended = 0, "tokens"
-        self._ids, self._tokenizer, self._limit, self._stop = ids, tokenizer, limit, stop
-        self._after = after
-
-    def __iter__(self) -> Iterator[str]:
-        decoder = self._tokenizer.stream_decoder(after=self._after)
-        held = ""  # may be the beginning of the stop text
-        while self.count < self._limit:
-            token = next(self._ids)
-            self.count += 1
-            if token == self._tokenizer.eot:
-                self.ended = "document"
-                break
-            held += decoder.push(token)
-            if self._stop and self._stop in held:
-                self.ended = "stop"
-                held = held[: held.index(self._stop)]
-                break
-            safe = len(held) - _overlap(held, self._stop or "")
-            if safe:
-                yield held[:safe]
-                held = held[safe:]
-        if self.ended != "stop":
-            held += decoder.finish()
-            if self._stop and self._stop in held:
-                held = held[: held.index(self._stop)]
-        if held:
-            yield held
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `stop`."""
-    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
 
 
 def sample(model: TransformerLM, tokenizer: Tokenizer, *, start: str = "", limit: int, seed: int) -> str:

@@ -1,6 +1,7 @@
-"""From files to batches: documents, token files and token batches."""
+"""From files to batches: documents, token files, token batches, and questions with choices."""
 
 from .batch import TokenBatch
+from .questions import Question, read_questions
 from .sources import TEXT_SUFFIXES, Continued, Documents, documents, holds_several
 from .token_file import TokenFile
 from .token_writer import Encoded, TokenFileInfo
@@ -10,9 +11,11 @@ __all__ = [
     "Continued",
     "Documents",
     "Encoded",
+    "Question",
     "TokenBatch",
     "TokenFile",
     "TokenFileInfo",
     "documents",
     "holds_several",
+    "read_questions",
 ]

@@ -6,6 +6,10 @@ predictions, from `inputs` (all but the last) to `targets` (all but the first). 
 batch is sum(weights * nll): the mean over predicted positions, whatever the lengths, in nats/token.
 
 Right padding needs no attention mask in a causal model: no position that counts can see it.
+
+A packed batch has several documents in a row. `starts` then says where the document of each position begins, which is
+all that attention sees, and `positions` counts from there; the first token of a document is nobody's target, so loss
+and gradients are those of the same documents a row each.
 """
 
 from __future__ import annotations
@@ -33,19 +37,23 @@ class TokenBatch:
         lengths: (B,) int64, ids of each sequence without padding.
         inputs, targets: (B, L-1) int64, contiguous.
         weights: (B, L-1) float32, with sum 1.
+        starts, positions: (B, L-1) int32, of a packed batch; None where each row is one document.
         n_targets: number of positions that count.
 
     Raises:
         DataError: no sequence, a sequence under two ids, an id out of range, or a mask that leaves nothing.
     """
 
-    __slots__ = ("ids", "inputs", "lengths", "n_targets", "targets", "weights")
+    __slots__ = ("begins", "ids", "inputs", "lengths", "n_targets", "positions", "starts", "targets", "weights")
 
     ids: np.ndarray
     lengths: np.ndarray
     inputs: np.ndarray
     targets: np.ndarray
     weights: np.ndarray
+    begins: np.ndarray | None  # (B, L) int32: where the document of each token begins; padding is one of its own
+    starts: np.ndarray | None
+    positions: np.ndarray | None
     n_targets: int
 
     def __init__(self, sequences: Sequence[Ids] | np.ndarray, *, loss_mask: Sequence[bool] | np.ndarray | None = None):
@@ -83,6 +91,33 @@ class TokenBatch:
         batch = cls(rows)
         return batch.with_loss_mask(np.arange(batch.ids.shape[1]) >= np.array(begins)[:, None])
 
+    @classmethod
+    def packed(cls, rows: Sequence[Sequence[tuple[Ids, Sequence[bool] | np.ndarray]]]) -> TokenBatch:
+        """A batch of rows of several documents, each a pair of ids and flags: which of its tokens count as targets.
+
+        The first token of a document never counts: nothing before it belongs to it.
+
+        Raises:
+            DataError: a row without documents, a document of fewer than two ids or with another number of flags, or
+                nothing left to predict.
+        """
+        lengths = np.array([sum(len(ids) for ids, _ in row) for row in rows], dtype=np.int64)
+        if not len(rows) or not lengths.all():
+            raise DataError("TokenBatch.packed", "no documents", expected="at least one in each row")
+        width = int(lengths.max())
+        ids, flags = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.bool_)
+        begins = np.repeat(lengths[:, None], width, axis=1).astype(np.int32)
+        for r, row in enumerate(rows):
+            at = 0
+            for document, counted in row:
+                where = f"TokenBatch.packed: row {r}"
+                found, end = _checked(np.asarray(document), where, dimensions=1), at + len(document)
+                if len(counted) != len(found):
+                    raise DataError(where, "wrong number of flags", got=len(counted), expected=len(found))
+                ids[r, at:end], flags[r, at:end], begins[r, at:end] = found, counted, at
+                at = end
+        return cls._of(ids, lengths, flags, begins)
+
     def with_loss_mask(self, flags: Sequence[bool] | np.ndarray) -> TokenBatch:
         """The same sequences, counting only target tokens whose flag is true. Replaces an earlier mask.
 
@@ -95,7 +130,7 @@ class TokenBatch:
         Raises:
             DataError: another number of flags, flags that are not booleans (or 0 and 1), or nothing left to predict.
         """
-        return TokenBatch._of(self.ids, self.lengths, _flags(flags, self.ids.shape))
+        return TokenBatch._of(self.ids, self.lengths, _flags(flags, self.ids.shape), self.begins)
 
     def split(self, n: int) -> list[TokenBatch]:
         """`n` micro-batches of consecutive sequences, as even as they go, for gradient accumulation.
@@ -117,23 +152,43 @@ class TokenBatch:
             width = int(self.lengths[at].max())
             mask = np.zeros((at.stop - at.start, width), dtype=np.bool_)
             mask[:, 1:] = self.weights[at, : width - 1] > 0
-            parts.append(TokenBatch._of(self.ids[at, :width], self.lengths[at], mask, may_be_empty=True))
+            begins = None if self.begins is None else self.begins[at, :width]
+            parts.append(TokenBatch._of(self.ids[at, :width], self.lengths[at], mask, begins, may_be_empty=True))
         return parts
 
     @classmethod
     def _of(
-        cls, ids: np.ndarray, lengths: np.ndarray, mask: np.ndarray | None, *, may_be_empty: bool = False
+        cls,
+        ids: np.ndarray,
+        lengths: np.ndarray,
+        mask: np.ndarray | None,
+        begins: np.ndarray | None,
+        *,
+        may_be_empty: bool = False,
     ) -> TokenBatch:
         batch = cls.__new__(cls)
-        batch._fill(ids, lengths, mask, may_be_empty=may_be_empty)
+        batch._fill(ids, lengths, mask, begins, may_be_empty=may_be_empty)
         return batch
 
     def _fill(
-        self, ids: np.ndarray, lengths: np.ndarray, mask: np.ndarray | None, *, may_be_empty: bool = False
+        self,
+        ids: np.ndarray,
+        lengths: np.ndarray,
+        mask: np.ndarray | None,
+        begins: np.ndarray | None = None,
+        *,
+        may_be_empty: bool = False,
     ) -> None:
         counts = np.arange(1, ids.shape[1]) < lengths[:, None]
         if mask is not None:
             counts &= mask[:, 1:]
+        self.begins = begins
+        self.starts = self.positions = None
+        if begins is not None:
+            at = np.arange(ids.shape[1], dtype=np.int32)
+            counts &= begins[:, 1:] < at[1:]
+            self.starts = np.ascontiguousarray(begins[:, :-1])
+            self.positions = at[:-1] - self.starts
         self.n_targets = int(np.count_nonzero(counts))
         if not self.n_targets and not may_be_empty:
             raise DataError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from .token_writer import ITEM_BYTES, Encoded, TokenFileInfo, encoded, write_ids
 _BLOCK = 1 << 20  # tokens
 # Keeps the windows apart from whatever else a program draws from the same seed.
 _WINDOWS = int.from_bytes(b"windows", "big")
+_EPOCHS = int.from_bytes(b"epochs", "big")
 
 
 class TokenFile:
@@ -103,6 +105,24 @@ class TokenFile:
         self._check("TokenFile.batch", "step", step, sequences, seq_len)
         stream = Generator(self.seed).split(_WINDOWS, step)
         return self._windows(stream.integers(len(self) - seq_len + 1, sequences).tolist(), seq_len)
+
+    def shuffled(self, step: int, sequences: int, seq_len: int) -> TokenBatch:
+        """`sequences` windows of `seq_len` tokens, of which an epoch reads every one once: window i begins at token
+        i (seq_len - 1), so each token is predicted once. The order of epoch k follows from (seed, k) alone, and which
+        windows a step gets from its number: a batch may end one epoch and begin the next.
+
+        A tail shorter than a window is left out. Raises DataError as `batch`.
+        """
+        self._check("TokenFile.shuffled", "step", step, sequences, seq_len)
+        windows, offsets = self.windows(seq_len), []
+        for number in range(step * sequences, (step + 1) * sequences):
+            epoch, place = divmod(number, windows)
+            offsets.append(int(_order(self.seed, epoch, windows)[place]) * (seq_len - 1))
+        return self._windows(offsets, seq_len)
+
+    def windows(self, seq_len: int) -> int:
+        """How many windows of `seq_len` tokens an epoch has (see `shuffled`)."""
+        return max((len(self) - 1) // (seq_len - 1), 0)
 
     def chunk(self, index: int, sequences: int, seq_len: int) -> TokenBatch | None:
         """Batch number `index` of the consecutive windows 0, seq_len, 2 * seq_len, ...: every token once, in order.
@@ -248,6 +268,12 @@ class TokenFile:
 
     def __repr__(self) -> str:
         return f"TokenFile({self.path!r}, tokens={len(self)}, start={self.start}, seed={self.seed})"
+
+
+@lru_cache(4)
+def _order(seed: int, epoch: int, windows: int) -> np.ndarray:
+    """The order of the windows of an epoch."""
+    return Generator(seed).split(_EPOCHS, epoch).permutation(windows)
 
 
 def _array(ids: Ids) -> np.ndarray:

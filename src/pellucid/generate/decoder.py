@@ -21,7 +21,8 @@ from .sampler import Sampler
 class Decoder:
     """A conversation with a model.
 
-    feed(ids) appends ids, next(sampler) draws and appends one. At most max_seq_len ids can be read by the model, so the
+    feed(ids) appends ids, next(sampler) draws and appends one, follow(ids) starts over from ids of which the beginning
+    may be known. At most max_seq_len ids can be read by the model, so the
     history holds at most max_seq_len + 1.
     """
 
@@ -43,26 +44,40 @@ class Decoder:
     def feed(self, ids: Sequence[int] | np.ndarray[Any, Any]) -> None:
         """Appends ids; nothing for no ids. Raises DataError, with nothing changed, for ids outside the vocabulary or
         more than the context can hold."""
+        self._history += self._checked("Decoder.feed", ids, len(self._history))
+
+    def follow(self, ids: Sequence[int] | np.ndarray[Any, Any]) -> int:
+        """Makes `ids` the history; returns how many of them need no reading, because the history began with them too.
+        Raises as `feed`, with nothing changed."""
+        new = self._checked("Decoder.follow", ids, 0)
+        # The last one is read in any case: the next token comes from its logits.
+        most = max(min(len(new) - 1, self.caches[0].length), 0)
+        kept = next((i for i in range(most) if new[i] != self._history[i]), most)
+        for cache in self.caches:
+            cache.truncate(kept)
+        self._history = new
+        return kept
+
+    def _checked(self, where: str, ids: Sequence[int] | np.ndarray[Any, Any], before: int) -> list[int]:
+        """The ids as a list, if they can follow `before` others."""
         new = []
         size = self.model.config.vocab_size
         for i in ids:
             if not isinstance(i, int | np.integer) or isinstance(i, bool):
-                raise DataError(
-                    "Decoder.feed", "ids are not integers", got=type(i).__name__, expected="an integer type"
-                )
+                raise DataError(where, "ids are not integers", got=type(i).__name__, expected="an integer type")
             new.append(int(i))
             if not 0 <= i < size:
-                raise DataError("Decoder.feed", "id outside the vocabulary", got=i, expected=f"0 to {size - 1}")
+                raise DataError(where, "id outside the vocabulary", got=i, expected=f"0 to {size - 1}")
         limit = self.model.config.max_seq_len
-        if new and len(self._history) + len(new) > limit:
+        if new and before + len(new) > limit:
             raise DataError(
-                "Decoder.feed",
+                where,
                 "longer than the context",
-                got=f"{len(self._history) + len(new)} tokens",
+                got=f"{before + len(new)} tokens",
                 expected=f"at most {limit}",
                 hint="shorten the prompt",
             )
-        self._history += new
+        return new
 
     def next(self, sampler: Sampler) -> int:
         """Draws the next id and appends it. Raises DataError before anything was fed, or when the context is full."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..base.errors import ConfigError
+from .rope import RopeScaling
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ class TransformerConfig:
     products, weights and sums stay float32. init_std: standard deviation of the initial weights (None: see
     `weight_std`). seed: of the initial weights and of dropout.
 
+    rope_scaling: for texts longer than those of training (None: plain frequencies). qk_norm: RMSNorm over the features
+    of each head of queries and keys, before they are rotated (Qwen3). biases: in every linear layer and LayerNorm;
+    qkv_bias, out_bias and ff_bias say otherwise for the projections into attention, the one out of it, and the
+    feed-forward layer (None: as `biases`). window: a query sees this many positions at most, its own included
+    (None: all before it), in the layers numbered in window_layers (None: all).
+
     experts: networks in each feed-forward layer of `moe_layers` (None: no such layers), `active_experts` of which a
     token goes through (None: 2, or the only one). moe_layers: numbers of those layers (None: all; the others stay
     dense). moe_d_ff: features of an expert (None: see `expert_hidden`). shared_expert: another one that every token
@@ -68,8 +75,15 @@ class TransformerConfig:
     positions: Literal["rope", "learned"] = "rope"
     rope_base: float = 10000.0
     rope_interleaved: bool = False
+    rope_scaling: RopeScaling | None = None
+    qk_norm: bool = False
     activation: Literal["swiglu", "gelu", "gelu_tanh"] = "swiglu"
     biases: bool = False
+    qkv_bias: bool | None = None
+    out_bias: bool | None = None
+    ff_bias: bool | None = None
+    window: int | None = None
+    window_layers: tuple[int, ...] | None = None
     dropout: float = 0.0
     tie_embeddings: bool = True
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -112,11 +126,36 @@ class TransformerConfig:
             raise ConfigError(
                 where, "norm_eps and rope_base must be positive", got=f"{self.norm_eps} and {self.rope_base}"
             )
+        if self.rope_scaling is not None and (self.positions != "rope" or self.rope_base <= 1):
+            got = f"positions {self.positions!r}, rope_base {self.rope_base}"
+            raise ConfigError(where, "rope_scaling needs rotary positions and rope_base above 1", got=got)
+        self._check_windows(where)
         if self.init_std is not None and not 0 < self.init_std < float("inf"):
             raise ConfigError(where, "init_std must be positive", got=self.init_std)
         if not 0 <= self.seed < 2**64:
             raise ConfigError(where, "seed out of range", got=self.seed, expected="0 to 2**64 - 1")
         self._check_experts(where)
+
+    def _check_windows(self, where: str) -> None:
+        if self.window is None:
+            if self.window_layers is not None:
+                hint = "set window, the positions a query sees"
+                raise ConfigError(where, "window_layers without window", got=self.window_layers, hint=hint)
+            return
+        if self.window < 1:
+            raise ConfigError(where, "window must be at least 1", got=self.window)
+        object.__setattr__(self, "window_layers", self._layers(where, "window_layers", self.window_layers))
+
+    def _layers(self, where: str, name: str, given: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        """Numbers of layers, sorted. Raises ConfigError for what are none, or one twice."""
+        if given is None:
+            return None
+        layers = tuple(sorted(set(given)))
+        bad = [i for i in layers if not 0 <= i < self.n_layers]
+        if bad or not layers or len(layers) != len(given):
+            got, expected = bad[0] if bad else tuple(given), f"different ones of 0 to {self.n_layers - 1}"
+            raise ConfigError(where, f"{name} are not layers of the model", got=got, expected=expected)
+        return layers
 
     def _check_experts(self, where: str) -> None:
         for name in ("aux_weight", "z_weight"):
@@ -137,16 +176,10 @@ class TransformerConfig:
             raise ConfigError(where, "active_experts out of range", got=got, expected=expected)
         if self.moe_d_ff is not None and self.moe_d_ff < 1:
             raise ConfigError(where, "moe_d_ff must be at least 1", got=self.moe_d_ff)
-        if self.activation != "swiglu" or self.biases:
-            got = f"activation {self.activation}, biases {self.biases}"
+        if self.activation != "swiglu" or self.has_ff_bias:
+            got = f"activation {self.activation}, biases {self.has_ff_bias}"
             raise ConfigError(where, "experts are SwiGLU without biases", got=got)
-        if self.moe_layers is not None:
-            layers = tuple(sorted(set(self.moe_layers)))
-            bad = [i for i in layers if not 0 <= i < self.n_layers]
-            if bad or not layers or len(layers) != len(self.moe_layers):
-                got, expected = bad[0] if bad else tuple(self.moe_layers), f"different ones of 0 to {self.n_layers - 1}"
-                raise ConfigError(where, "moe_layers are not layers of the model", got=got, expected=expected)
-            object.__setattr__(self, "moe_layers", layers)
+        object.__setattr__(self, "moe_layers", self._layers(where, "moe_layers", self.moe_layers))
 
     @classmethod
     def gpt2(cls, vocab_size: int, **changes: object) -> TransformerConfig:
@@ -170,6 +203,27 @@ class TransformerConfig:
         if self.d_ff is not None:
             return self.d_ff
         return (8 * self.d_model // 3 + 63) // 64 * 64 if self.activation == "swiglu" else 4 * self.d_model
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        """Biases in the projections to queries, keys and values."""
+        return self.biases if self.qkv_bias is None else self.qkv_bias
+
+    @property
+    def has_out_bias(self) -> bool:
+        """A bias in the projection of the heads back to the width."""
+        return self.biases if self.out_bias is None else self.out_bias
+
+    @property
+    def has_ff_bias(self) -> bool:
+        """Biases in the feed-forward layers."""
+        return self.biases if self.ff_bias is None else self.ff_bias
+
+    def window_of(self, layer: int) -> int | None:
+        """How many positions a query of a layer sees; None where that is all of the context."""
+        if self.window is None or self.window >= self.max_seq_len:
+            return None
+        return self.window if self.window_layers is None or layer in self.window_layers else None
 
     @property
     def expert_layers(self) -> tuple[int, ...]:
@@ -203,16 +257,17 @@ class TransformerConfig:
 
     def parameter_counts(self) -> ParameterCounts:
         """Parameters by part, tied tables counted once."""
-        d, h, bias = self.d_model, self.hidden, int(self.biases)
+        d, h, bias = self.d_model, self.hidden, int(self.has_ff_bias)
         q, kv = self.n_heads * self.head_width, self.kv_heads * self.head_width
-        attention = self.n_layers * ((q + 2 * kv) * (d + bias) + d * (q + bias))
+        into, out = d + self.has_qkv_bias, q + self.has_out_bias
+        attention = self.n_layers * ((q + 2 * kv) * into + d * out + 2 * self.head_width * self.qk_norm)
         up = 2 if self.is_gated else 1
         sparse = len(self.expert_layers)
         expert = 3 * d * self.expert_hidden
         in_layer = 0 if self.experts is None else self.experts * (d + expert) + self.shared_expert * expert
         feedforward = (self.n_layers - sparse) * (up * h * (d + bias) + d * (h + bias)) + sparse * in_layer
         idle = 0 if self.experts is None else sparse * (self.experts - self.experts_of_token) * expert
-        one_norm = d * (1 + (bias if self.norm == "layernorm" else 0))
+        one_norm = d * (1 + (self.norm == "layernorm" and self.biases))
         norms = (2 * self.n_layers + 1) * one_norm
         embedding = self.vocab_size * d + (self.max_seq_len * d if self.positions == "learned" else 0)
         head = 0 if self.tie_embeddings else self.vocab_size * d
@@ -222,11 +277,13 @@ class TransformerConfig:
     def matmul_parameters(self) -> int:
         """Weights that take part in a matrix product for a token (tables that are only looked up do not)."""
         counts, d = self.parameter_counts(), self.d_model
-        biases = self.n_layers * (
-            (self.n_heads + 2 * self.kv_heads) * self.head_width + d + (2 if self.is_gated else 1) * self.hidden + d
-        )
+        no_matrix = self.n_layers * (
+            self.has_qkv_bias * (self.n_heads + 2 * self.kv_heads) * self.head_width
+            + self.has_out_bias * d
+            + self.qk_norm * 2 * self.head_width
+        ) + (self.n_layers - len(self.expert_layers)) * self.has_ff_bias * ((1 + self.is_gated) * self.hidden + d)
         idle = counts.total - counts.active
-        return counts.attention + counts.feedforward - idle - (biases if self.biases else 0) + self.vocab_size * d
+        return counts.attention + counts.feedforward - idle - no_matrix + self.vocab_size * d
 
     def flops_per_token(self, seq_len: int, *, training: bool = True) -> int:
         """FLOPs of one token in a sequence of `seq_len`: 2 a weight, and for causal attention 4 for each head feature,
@@ -249,6 +306,8 @@ class TransformerConfig:
         block = 2 * (d + stats)  # both norms: input and statistics
         block += 2 * d  # their outputs, inputs of the projections
         block += q + 2 * kv + q + self.n_heads  # attention: q, k, v, o and the log-sum-exp
+        if self.qk_norm:
+            block += q + kv + self.n_heads + self.kv_heads  # queries and keys before their norms, and statistics
         sparse = len(self.expert_layers)
         dense = 3 * h if self.is_gated else 2 * h  # gate, up (or the GELU's input) and the product
         total = self.n_layers * block + (self.n_layers - sparse) * dense + d + stats  # the last norm

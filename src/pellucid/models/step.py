@@ -27,8 +27,10 @@ class Step:
     def __init__(self, config: TransformerConfig, layers: Sequence[Any], operand_dtype: DType | None) -> None:
         self._layers, self._operand_dtype = layers, operand_dtype
         c = config
-        plain = (c.norm, c.positions, c.activation, c.biases, c.experts)
-        self._is_llama = plain == ("rmsnorm", "rope", "swiglu", False, None)
+        plain = (c.norm, c.positions, c.activation, c.experts, c.qk_norm)
+        biases = (c.has_qkv_bias, c.has_out_bias, c.has_ff_bias)
+        windows = any(c.window_of(i) is not None for i in range(c.n_layers))
+        self._is_llama = plain == ("rmsnorm", "rope", "swiglu", None, False) and not any(biases) and not windows
         self._config = c
         self._bound: WeakKeyDictionary[KVCache, tuple[list[Any], LlamaLayers]] = WeakKeyDictionary()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,10 +44,21 @@ from ..ops import activation_checkpoint, concatenate, linear, lm_head_loss, tens
 from ..tape import Tensor
 from ..tape.state import state
 from .config import TransformerConfig
+from .rope import rotary_tables
 from .routing import RoutingReport, counted_tokens, penalty
 from .step import Step
 
 Ids = Tensor | np.ndarray[Any, Any] | Sequence[Any]
+
+
+class Places(NamedTuple):
+    """Where the tokens of packed rows stand: int32 (batch, time) each, as `SelfAttention` takes them."""
+
+    starts: Tensor | None = None
+    positions: Tensor | None = None
+
+
+IN_ORDER = Places()
 
 
 class Block(Module):
@@ -55,12 +66,21 @@ class Block(Module):
     experts."""
 
     def __init__(
-        self, config: TransformerConfig, number: int, *, generator: Generator, dropout: Generator, device: str | Device
+        self,
+        config: TransformerConfig,
+        number: int,
+        *,
+        generator: Generator | None,
+        dropout: Generator,
+        device: str | Device,
     ) -> None:
         c = config
+        if (window := c.window_of(number)) is not None:
+            what = "attention to a window of positions is not supported yet"
+            got, expected = f"{window} of {c.max_seq_len} positions", "a window of all"
+            raise ConfigError("TransformerLM", what, got=got, expected=expected, hint="make the context as long")
         shared: dict[str, Any] = {
             "generator": generator,
-            "bias": c.biases,
             "std": c.weight_std,
             "out_std": c.weight_std / sqrt(2 * c.n_layers),
             "operand_dtype": operand_dtype(c),
@@ -68,20 +88,29 @@ class Block(Module):
         }
         self.input_layernorm = norm(c, device, operand_dtype(c))
         self.self_attn = SelfAttention(
-            c.d_model, c.n_heads, c.kv_heads, c.head_width, dropout=c.dropout, interleaved=c.rope_interleaved, **shared
+            c.d_model,
+            c.n_heads,
+            c.kv_heads,
+            c.head_width,
+            bias=c.has_qkv_bias,
+            out_bias=c.has_out_bias,
+            qk_norm_eps=c.norm_eps if c.qk_norm else None,
+            dropout=c.dropout,
+            interleaved=c.rope_interleaved,
+            **shared,
         )
         self.self_attn.generator = dropout
         narrow = None if number in c.expert_layers else operand_dtype(c)
         self.post_attention_layernorm = norm(c, device, narrow)
         if number in c.expert_layers and c.experts is not None:
-            del shared["bias"]
             self.mlp: Module = MixtureOfExperts(
                 c.d_model, c.expert_hidden, c.experts, c.experts_of_token, shared=c.shared_expert, **shared
             )
         elif c.is_gated:
-            self.mlp = SwiGLU(c.d_model, c.hidden, **shared)
+            self.mlp = SwiGLU(c.d_model, c.hidden, bias=c.has_ff_bias, **shared)
         else:
-            self.mlp = GELUFeedForward(c.d_model, c.hidden, approximate=c.activation == "gelu_tanh", **shared)
+            approximate = c.activation == "gelu_tanh"
+            self.mlp = GELUFeedForward(c.d_model, c.hidden, bias=c.has_ff_bias, approximate=approximate, **shared)
         self.dropout = Dropout(c.dropout, generator=dropout)
 
     def __call__(
@@ -90,27 +119,31 @@ class Block(Module):
         rotary: tuple[Tensor, Tensor] | None = None,
         cache: KVCache | None = None,
         routing: Routing | None = None,
+        places: Places = IN_ORDER,
     ) -> Tensor:
+        there = places._asdict()
         drops = self.training and self.dropout.p > 0
         if drops:
-            x = x + self.dropout(self.self_attn(self.input_layernorm(x), rotary, cache))
+            x = x + self.dropout(self.self_attn(self.input_layernorm(x), rotary, cache, **there))
         else:
-            x = self.self_attn(self.input_layernorm(x), rotary, cache, residual=x)
+            x = self.self_attn(self.input_layernorm(x), rotary, cache, residual=x, **there)
         inner = self.post_attention_layernorm(x)
         if isinstance(self.mlp, MixtureOfExperts):
             return x + self.dropout(self.mlp(inner, routing))
         return x + self.dropout(self.mlp(inner)) if drops else self.mlp(inner, residual=x)
 
-    def checkpointed(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, routing: Routing | None) -> Tensor:
+    def checkpointed(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, routing: Routing | None, places: Places = IN_ORDER
+    ) -> Tensor:
         """The same, with only `x` kept for backward."""
         generators = (self.dropout.generator,)
         if routing is None or not isinstance(self.mlp, MixtureOfExperts):
-            return activation_checkpoint(lambda x: self(x, rotary), x, generators=generators)
+            return activation_checkpoint(lambda x: self(x, rotary, places=places), x, generators=generators)
 
         def run(x: Tensor) -> Tensor:
             """Result and statistics as one tensor: a gradient comes back through what is returned and nothing else."""
             inside = Routing(routing.counted)
-            return concatenate([self(x, rotary, None, inside).reshape(-1), *inside.statistics])
+            return concatenate([self(x, rotary, None, inside, places).reshape(-1), *inside.statistics])
 
         flat, size = activation_checkpoint(run, x, generators=generators), prod(x.shape)
         routing.statistics.append(flat[size:])
@@ -121,7 +154,7 @@ class Transformer(Module):
     """The trunk: ids to normalised hidden states."""
 
     def __init__(
-        self, config: TransformerConfig, *, generator: Generator, dropout: Generator, device: str | Device
+        self, config: TransformerConfig, *, generator: Generator | None, dropout: Generator, device: str | Device
     ) -> None:
         c = config
         self.config = c
@@ -132,14 +165,22 @@ class Transformer(Module):
         self.layers = [Block(c, i, generator=generator, dropout=dropout, device=device) for i in range(c.n_layers)]
         self.norm = norm(c, device)
         self.dropout = Dropout(c.dropout, generator=dropout)
-        self.rotary = rotary_tables(c, device) if c.positions == "rope" else None
+        self.rotary = None
+        if c.positions == "rope":
+            self.rotary = rotary_tables(c.max_seq_len, c.head_width, c.rope_base, c.rope_scaling, device)
         self._step = Step(c, self.layers, operand_dtype(c))
 
-    def __call__(self, ids: Tensor, caches: Sequence[KVCache] | None = None, routing: Routing | None = None) -> Tensor:
+    def __call__(
+        self,
+        ids: Tensor,
+        caches: Sequence[KVCache] | None = None,
+        routing: Routing | None = None,
+        places: Places = IN_ORDER,
+    ) -> Tensor:
         start = 0 if caches is None else _filled(caches, *ids.shape)
         x = self.embed_tokens(ids)
         if self.config.positions == "learned":
-            x = x + self._positions(start, ids.shape[1])
+            x = x + self._positions(start, ids.shape[1], places.positions)
         x = self.dropout(x)
         if caches is not None and self.rotary and self._step.fits(x, training=self.training):
             return self.norm(self._step(x, self.rotary, caches))
@@ -147,13 +188,15 @@ class Transformer(Module):
             if caches is not None:
                 x = layer(x, self.rotary, caches[i])
             elif self.config.checkpoint_blocks and self.training:
-                x = layer.checkpointed(x, self.rotary, routing)
+                x = layer.checkpointed(x, self.rotary, routing, places)
             else:
-                x = layer(x, self.rotary, None, routing)
+                x = layer(x, self.rotary, None, routing, places)
         return self.norm(x)
 
-    def _positions(self, start: int, count: int) -> Tensor:
+    def _positions(self, start: int, count: int, positions: Tensor | None) -> Tensor:
         """Rows of the table of positions."""
+        if positions is not None:
+            return self.embed_positions(positions)
         table = self.embed_positions.weight
         if isinstance(table, HeldMatrix):
             return table.rows(tensor(np.arange(start, start + count), device=table.device))
@@ -166,11 +209,12 @@ class TransformerLM(Module):
     Raises ConfigError for an impossible configuration and DeviceError for a device that is not there.
     """
 
-    def __init__(self, config: TransformerConfig, *, device: str | Device = "cpu") -> None:
+    def __init__(self, config: TransformerConfig, *, device: str | Device = "cpu", draw: bool = True) -> None:
+        """draw: initial weights; False leaves memory that nobody wrote, for a caller that loads every one of them."""
         where = find_device(device)
-        generator = Generator(config.seed)
+        generator = Generator(config.seed) if draw else None
         self.config = config
-        self.dropout_generator = generator.split(1)
+        self.dropout_generator = Generator(config.seed).split(1)
         self.model = Transformer(config, generator=generator, dropout=self.dropout_generator, device=where)
         self.lm_head = None
         self._routed: tuple[list[Array], float] | None = None
@@ -198,12 +242,15 @@ class TransformerLM(Module):
         """Logits: (batch, time, vocab_size), from ids (batch, time) or (time,)."""
         return self._logits(self.model(self._ids(ids, 0)))
 
-    def loss(self, ids: Ids, targets: Ids, weights: Any = None) -> Tensor:
+    def loss(self, ids: Ids, targets: Ids, weights: Any = None, *, starts: Any = None, positions: Any = None) -> Tensor:
         """Cross-entropy in nats/token, shape (): sum of weights * -ln p(target), the mean where weights is None.
 
         ids, targets: (batch, time); weights: (batch, time) float, usually summing to 1. While training, a model with
         mixtures of experts adds their `penalty`, times the sum of the weights; `routing_report` tells how much.
-        Positions behind the last weighted one of their row, which reach no loss, are padding: they go to no expert.
+        Positions behind the last weighted one of their document reach no loss: they are padding, and go to no expert.
+
+        starts, positions: (batch, time) int32, of packed documents: the first place in its row that each token sees,
+        and its own place in its document. None: a row is one document.
 
         Raises ConfigError where the weights are held for inference, nothing beside them is trained, and gradients are
         recorded.
@@ -221,8 +268,8 @@ class TransformerLM(Module):
         per_token = None if host is None else tensor(host.reshape(n), device=self.device)
         routing = None
         if c.experts is not None:
-            routing = Routing(counted_tokens(host, device=self.device))
-        x = self.model(inputs, None, routing)
+            routing = Routing(counted_tokens(host, None if starts is None else np.asarray(starts), device=self.device))
+        x = self.model(inputs, None, routing, self._places(starts, positions, inputs.shape))
         loss = lm_head_loss(
             x.reshape(n, c.d_model),
             head,
@@ -306,7 +353,41 @@ class TransformerLM(Module):
         self.eval()
         return sum(p.nbytes for p in (*rest, *(layer.weight for layer in layers)))
 
+    def log_probs(
+        self, ids: Ids, targets: Ids, counted: Any, *, starts: Any = None, positions: Any = None
+    ) -> list[Tensor]:
+        """ln p of the counted targets of each row, summed: one tensor of shape () a row, nats.
+
+        counted: (batch, time), 1 where a target counts and 0 elsewhere. Raises what `loss` raises.
+        """
+        head = self.head_weight
+        if isinstance(head, HeldMatrix):
+            if state.recording:
+                refuse("log_probs", head.dtype)
+            head = head.restored()
+        inputs, expected = self._ids(ids, 0), self._ids(targets, 0, "targets")
+        if inputs.shape != expected.shape:
+            raise ShapeError("log_probs", "targets do not fit the ids", got=expected.shape, expected=inputs.shape)
+        minus = tensor(-np.asarray(counted, np.float32).reshape(inputs.shape), device=self.device)
+        routing = None if self.config.experts is None else Routing(None)
+        x = self.model(inputs, None, routing, self._places(starts, positions, inputs.shape))
+        how = {"operand_dtype": operand_dtype(self.config)}
+        return [lm_head_loss(x[i], head, expected[i], weights=minus[i], **how) for i in range(len(x))]
+
     # --- helpers ------------------------------------------------------------------------------------------------------
+
+    def _places(self, starts: Any, positions: Any, shape: tuple[int, ...]) -> Places:
+        """Starts and positions on the device."""
+        found = []
+        for name, given in (("starts", starts), ("positions", positions)):
+            if given is not None:
+                host = np.asarray(given)
+                if host.shape != shape or host.dtype.kind not in "iu":
+                    got, expected = f"{host.dtype} {host.shape}", f"integers {shape}"
+                    raise ShapeError("loss", f"{name} do not fit the ids", got=got, expected=expected)
+                given = tensor(host.astype(np.int32), device=self.device)
+            found.append(given)
+        return Places(*found)
 
     def _logits(self, x: Tensor) -> Tensor:
         head, operand = self.head_weight, operand_dtype(self.config)
@@ -382,14 +463,3 @@ def norm(config: TransformerConfig, device: str | Device, result_dtype: dtypes.D
 def operand_dtype(config: TransformerConfig) -> dtypes.DType | None:
     """What operands of matrix products are rounded to; None leaves them as they are."""
     return dtypes.bfloat16 if config.precision == "bfloat16" else None
-
-
-def rotary_tables(config: TransformerConfig, device: str | Device) -> tuple[Tensor, Tensor]:
-    """cos and sin of position * rope_base**(-2 i / head_dim): (max_seq_len, head_dim / 2), computed in float64."""
-    half = config.head_width // 2
-    frequencies = config.rope_base ** (-np.arange(half) / half)
-    angles = np.arange(config.max_seq_len)[:, None] * frequencies
-    return (
-        tensor(np.cos(angles), dtype=dtypes.float32, device=device),
-        tensor(np.sin(angles), dtype=dtypes.float32, device=device),
-    )

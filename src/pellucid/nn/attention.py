@@ -17,7 +17,7 @@ from ..device import device as find_device
 from ..ops import attention, rope, self_attention
 from ..tape import Tensor
 from .held import HeldMatrix
-from .layers import Linear, lay_out_together
+from .layers import Linear, RMSNorm, lay_out_together
 from .low_rank import changes
 from .module import Module
 
@@ -72,6 +72,17 @@ class KVCache:
             )
         self.length = length
 
+    def repeat(self, source: KVCache) -> None:
+        """Every text of the batch begins with what the one text of `source` holds, in place of what was here. Raises
+        ShapeError where that is not one text, or longer than the capacity."""
+        if source.keys.shape[0] != 1:
+            raise ShapeError("KVCache", "can't repeat several texts", got=source.keys.shape[0], expected=1)
+        self.length = 0
+        self.length = self.check(source.length)
+        for mine, theirs in ((self.keys, source.keys), (self.values, source.values)):
+            kernels = mine.device.kernels
+            kernels.assign_(mine.slice(1, 0, self.length), theirs.slice(1, 0, self.length))
+
 
 class SelfAttention(Module):
     """Causal grouped-query self-attention   (Vaswani et al. 2017; Ainslie et al. 2023).
@@ -87,8 +98,10 @@ class SelfAttention(Module):
         kv_heads: int,
         head_dim: int,
         *,
-        generator: Generator,
+        generator: Generator | None,
         bias: bool = False,
+        out_bias: bool | None = None,
+        qk_norm_eps: float | None = None,
         dropout: float = 0.0,
         interleaved: bool = False,
         std: float = 0.02,
@@ -96,16 +109,23 @@ class SelfAttention(Module):
         operand_dtype: DType | None = None,
         device: str | Device = "cpu",
     ) -> None:
-        def project(inputs: int, outputs: int, std: float) -> Linear:
+        """out_bias: of the projection out of the heads (None: as `bias`). qk_norm_eps: of an RMSNorm over the
+        features of each head of queries and keys, before they are rotated (None: no such norm)."""
+
+        def project(inputs: int, outputs: int, std: float, bias: bool) -> Linear:
             return Linear(
                 inputs, outputs, generator=generator, bias=bias, std=std, operand_dtype=operand_dtype, device=device
             )
 
-        self.q_proj = project(width, heads * head_dim, std)
-        self.k_proj = project(width, kv_heads * head_dim, std)
-        self.v_proj = project(width, kv_heads * head_dim, std)
+        self.q_proj = project(width, heads * head_dim, std, bias)
+        self.k_proj = project(width, kv_heads * head_dim, std, bias)
+        self.v_proj = project(width, kv_heads * head_dim, std, bias)
         lay_out_together([self.q_proj, self.k_proj, self.v_proj])
-        self.o_proj = project(heads * head_dim, width, out_std)
+        self.o_proj = project(heads * head_dim, width, out_std, bias if out_bias is None else out_bias)
+        self.q_norm = self.k_norm = None
+        if qk_norm_eps is not None:
+            self.q_norm = RMSNorm(head_dim, eps=qk_norm_eps, device=device)
+            self.k_norm = RMSNorm(head_dim, eps=qk_norm_eps, device=device)
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.dropout, self.interleaved, self.generator = dropout, interleaved, generator
 
@@ -115,30 +135,61 @@ class SelfAttention(Module):
         rotary: tuple[Tensor, Tensor] | None = None,
         cache: KVCache | None = None,
         residual: Tensor | None = None,
+        *,
+        starts: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
+        """starts: int32 (batch, time), the first key each position sees, counted from the beginning of a cache where
+        there is one; None: all before it. positions: int32 (batch, time), rows of the rotary tables; None: in order,
+        behind a cache where there is one."""
         q, k, v = self.q_proj.weight, self.k_proj.weight, self.v_proj.weight
-        if cache is None and not isinstance(q, HeldMatrix):
-            return self.o_proj(self._whole(x, (q, k, v), rotary), residual)
-        return self.o_proj(self._parts(x, rotary, cache), residual)
+        if cache is None and self.q_norm is None and not isinstance(q, HeldMatrix):
+            return self.o_proj(self._whole(x, (q, k, v), rotary, starts, positions), residual)
+        return self.o_proj(self._parts(x, rotary, cache, starts, positions), residual)
 
-    def _parts(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, cache: KVCache | None) -> Tensor:
-        """Operation by operation; behind the positions of a cache where there is one."""
-        start = 0 if cache is None else cache.length
+    def _parts(
+        self,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor] | None,
+        cache: KVCache | None,
+        starts: Tensor | None,
+        positions: Tensor | None,
+    ) -> Tensor:
+        """Operation by operation, for a cache, norms of queries and keys, and held weights; behind the positions of the
+        cache where there is one."""
+        start = 0 if cache is None or positions is not None else cache.length
         batch, time, _ = x.shape
         q = self.q_proj(x).reshape(batch, time, self.heads, self.head_dim)
         k = self.k_proj(x).reshape(batch, time, self.kv_heads, self.head_dim)
         v = self.v_proj(x).reshape(batch, time, self.kv_heads, self.head_dim)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         if rotary is not None:
-            q = rope(q, *rotary, offset=start, interleaved=self.interleaved)
-            k = rope(k, *rotary, offset=start, interleaved=self.interleaved)
+            q = rope(q, *rotary, offset=start, positions=positions, interleaved=self.interleaved)
+            k = rope(k, *rotary, offset=start, positions=positions, interleaved=self.interleaved)
         if cache is not None:
             k, v = map(Tensor, cache.extend(k.array, v.array))
-        p = self.dropout if self.training else 0.0
-        drop = {"dropout": p, "generator": self.generator if p > 0 else None}
-        y = attention(q, k, v, causal=True, operand_dtype=self.q_proj.operand_dtype, **drop)
+        p = self.dropout if self.training and cache is None else 0.0
+        y = attention(
+            q,
+            k,
+            v,
+            causal=True,
+            starts=starts,
+            dropout=p,
+            generator=self.generator if p > 0 else None,
+            operand_dtype=self.q_proj.operand_dtype,
+        )
         return y.reshape(batch, time, self.heads * self.head_dim)
 
-    def _whole(self, x: Tensor, weights: tuple[Any, Any, Any], rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+    def _whole(
+        self,
+        x: Tensor,
+        weights: tuple[Any, Any, Any],
+        rotary: tuple[Tensor, Tensor] | None,
+        starts: Tensor | None,
+        positions: Tensor | None,
+    ) -> Tensor:
         """All positions at once, in one operation."""
         q, k, v = self.q_proj, self.k_proj, self.v_proj
         biases = None if q.bias is None or k.bias is None or v.bias is None else (q.bias, k.bias, v.bias)
@@ -152,6 +203,8 @@ class SelfAttention(Module):
             rotary=rotary,
             low_rank=changes(x, [q, k, v], operand_dtype=q.operand_dtype),
             interleaved=self.interleaved,
+            starts=starts,
+            positions=positions,
             dropout=p,
             generator=self.generator if p > 0 else None,
             operand_dtype=q.operand_dtype,

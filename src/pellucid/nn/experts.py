@@ -50,7 +50,7 @@ class MixtureOfExperts(Module):
         active: int,
         *,
         shared: bool = False,
-        generator: Generator,
+        generator: Generator | None,
         std: float = 0.02,
         out_std: float = 0.02,
         operand_dtype: DType | None = None,

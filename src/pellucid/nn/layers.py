@@ -1,7 +1,7 @@
 """The plain layers: linear maps, tables, norms, dropout, feed-forward blocks.
 
-Every layer that draws initial weights takes the generator to draw from; weights are normal with the standard
-deviation given, biases zero, norm weights one. `operand_dtype` is the mixed-precision switch: bfloat16 rounds the
+Every layer that draws initial weights takes the generator to draw from, or None for weights that will be loaded; drawn
+ones are normal with the standard deviation given, biases zero, norm weights one. `operand_dtype` is the mixed-precision switch: bfloat16 rounds the
 operands of matrix products, and what is nothing but such an operand is made in it (`result_dtype`), while weights, sums
 and everything else stay float32.
 """
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ConfigError
 from ..base.rng import Generator
 from ..device import Device
+from ..device import device as find_device
 from ..ops import (
     concatenate,
     dropout,
@@ -34,8 +36,10 @@ from .low_rank import LowRank, changes
 from .module import Module
 
 
-def normal(shape: tuple[int, ...], std: float, *, generator: Generator, device: str | Device) -> Parameter:
-    """A float32 parameter drawn from N(0, std**2)."""
+def normal(shape: tuple[int, ...], std: float, *, generator: Generator | None, device: str | Device) -> Parameter:
+    """A float32 parameter drawn from N(0, std**2); without a generator memory that nobody wrote, to be loaded into."""
+    if generator is None:
+        return Parameter(Tensor(find_device(device).empty(shape, dtypes.float32)))
     return Parameter(randn(shape, generator=generator, std=std, device=device))
 
 
@@ -52,7 +56,7 @@ class Linear(Module):
         inputs: int,
         outputs: int,
         *,
-        generator: Generator,
+        generator: Generator | None,
         bias: bool = True,
         std: float = 0.02,
         operand_dtype: DType | None = None,
@@ -101,7 +105,7 @@ class Embedding(Module):
     """y = weight[ids].   ids: any shape of integers, weight: (rows, width)."""
 
     def __init__(
-        self, rows: int, width: int, *, generator: Generator, std: float = 0.02, device: str | Device = "cpu"
+        self, rows: int, width: int, *, generator: Generator | None, std: float = 0.02, device: str | Device = "cpu"
     ) -> None:
         self.weight: Parameter | HeldMatrix = normal((rows, width), std, generator=generator, device=device)
 
@@ -165,7 +169,7 @@ class SwiGLU(Module):
         width: int,
         hidden: int,
         *,
-        generator: Generator,
+        generator: Generator | None,
         bias: bool = False,
         std: float = 0.02,
         out_std: float = 0.02,
@@ -201,7 +205,7 @@ class GELUFeedForward(Module):
         width: int,
         hidden: int,
         *,
-        generator: Generator,
+        generator: Generator | None,
         bias: bool = True,
         approximate: bool = False,
         std: float = 0.02,

@@ -14,6 +14,7 @@ from ..base.errors import ConfigError, ShapeError
 from ..base.rng import Generator
 from ..device import Array
 from ..tape import Op, Tensor
+from .attention import check_places
 from .common import joined, linear_gradients, reshaped
 from .low_rank import LowRank, check_low_rank, low_gradients, projected
 
@@ -25,7 +26,7 @@ class SelfAttention(Op):
     low change^T to q, k and v:  dlow = u change, dchange = u^T low.
     """
 
-    saves = ("x", "q", "k", "v", "o", "lse", "weights", "rotary", "low", "change")
+    saves = ("x", "q", "k", "v", "o", "lse", "weights", "rotary", "starts", "low", "change")
 
     def forward(
         self,
@@ -40,6 +41,8 @@ class SelfAttention(Op):
         sin: Array | None,
         low: Array | None,
         change: Array | None,
+        starts: Array | None,
+        positions: Array | None,
         *,
         heads: int,
         kv_heads: int,
@@ -60,7 +63,7 @@ class SelfAttention(Op):
         q, k, v = y.slice(2, 0, heads), y.slice(2, heads, both), y.slice(2, both, every)
         if cos is not None and sin is not None:
             turned = kernels.rope(
-                y.slice(2, 0, both), cos, sin, offset=0, interleaved=interleaved, inverse=False
+                y.slice(2, 0, both), cos, sin, positions, offset=0, interleaved=interleaved, inverse=False
             )  # v is copied beside it, so that the unturned q and k need not be kept
             q, k, v = turned.slice(2, 0, heads), turned.slice(2, heads, both), kernels.copy(v)
         self.how = {
@@ -71,19 +74,21 @@ class SelfAttention(Op):
             "counter": counter,
             "operand_dtype": operand_dtype,
         }
-        o, lse = kernels.attention(q, k, v, **self.how)
+        o, lse = kernels.attention(q, k, v, starts, **self.how)
         self.x_dtype, trained = x.dtype, self.needs("wq") or self.needs("wk") or self.needs("wv")
-        inside = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "weights": [wq, wk, wv], "rotary": [cos, sin]}
-        self.save(x=rows if trained else None, **inside, low=low, change=change)
+        inside = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "weights": [wq, wk, wv]}
+        places = {"rotary": [cos, sin, positions], "starts": starts}
+        self.save(x=rows if trained else None, **inside, **places, low=low, change=change)
         return reshaped(kernels, o, (batch, time, heads * size))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
-        kernels, (cos, sin) = self.kernels, self.rotary
+        kernels, (cos, sin, positions) = self.kernels, self.rotary
         do = reshaped(kernels, dy, self.o.shape)
-        dq, dk, dv = kernels.attention_backward(do, self.q, self.k, self.v, self.o, self.lse, **self.how)
+        kept = self.q, self.k, self.v, self.o, self.lse, self.starts
+        dq, dk, dv = kernels.attention_backward(do, *kept, **self.how)
         if cos is not None and sin is not None:
             back = {"offset": 0, "interleaved": self.interleaved, "inverse": True}
-            dq, dk = kernels.rope(dq, cos, sin, **back), kernels.rope(dk, cos, sin, **back)
+            dq, dk = (kernels.rope(x, cos, sin, positions, **back) for x in (dq, dk))
         widths = [w.shape[0] for w in self.weights]
         rows = self.shape[0] * self.shape[1]
         u = reshaped(kernels, kernels.concatenate([dq, dk, dv], axis=2), (rows, sum(widths)))
@@ -119,6 +124,8 @@ def self_attention(
     rotary: tuple[Tensor, Tensor] | None = None,
     low_rank: LowRank | None = None,
     interleaved: bool = False,
+    starts: Tensor | None = None,
+    positions: Tensor | None = None,
     dropout: float = 0.0,
     generator: Generator | None = None,
     operand_dtype: DType | None = None,
@@ -127,7 +134,8 @@ def self_attention(
 
     x: (B, T, width); weights of q, k and v: (heads D, width), (kv_heads D, width) twice, biases to match; rotary: cos
     and sin tables, (positions, D / 2), used from position 0; y: (B, T, heads D). low_rank: (low, change), of shapes
-    (B, T, R) and ((heads + 2 kv_heads) D, R), adds low change^T to q, k and v side by side. operand_dtype as in
+    (B, T, R) and ((heads + 2 kv_heads) D, R), adds low change^T to q, k and v side by side. starts: as in
+    `attention`; positions: int32 (B, T), the rows of the tables to use in the place of 0 to T - 1. operand_dtype as in
     `matmul`; y has it where it is given.
     """
     wq, wk, wv = weights
@@ -136,7 +144,11 @@ def self_attention(
     if x.ndim != 3 or tuple(w.shape for w in weights) != wanted or kv_heads < 1 or heads % kv_heads:
         got = f"x {x.shape}, weights {wq.shape}, {wk.shape}, {wv.shape}, {heads} and {kv_heads} heads"
         raise ShapeError("self_attention", "input, weights and heads do not fit", got=got)
-    if rotary is not None and (rotary[0].shape[0] < x.shape[1] or rotary[0].shape[1] * 2 != size):
+    for name, places in (("starts", starts), ("positions", positions)):
+        if places is not None:
+            check_places("self_attention", name, places, x.shape[:2])
+    enough = positions is not None or rotary is None or rotary[0].shape[0] >= x.shape[1]
+    if rotary is not None and (not enough or rotary[0].shape[1] * 2 != size):
         got = f"{rotary[0].shape} for {x.shape[1]} positions of {size} features"
         raise ShapeError("self_attention", "rotary tables do not fit", got=got)
     if dropout > 0 and generator is None:
@@ -152,6 +164,8 @@ def self_attention(
         *(rotary or (None, None)),
         low,
         change,
+        starts,
+        positions,
         heads=heads,
         kv_heads=kv_heads,
         interleaved=interleaved,

@@ -1,9 +1,10 @@
-"""Optimizers: SGD and AdamW, one kernel call for all parameters alike, with their state in named tensors.
+"""Optimizers: what they share, SGD and AdamW; one kernel call for all parameters alike, state in named tensors.
 
 A step reads the learning rate anew, so a schedule is one assignment (`optimizer.learning_rate = schedule.rate(step)`)
 and betas, eps and decay stay as they are. Clipping is two steps that never wait for the device: the global norm of the
 gradients, and a scale the update kernel multiplies each gradient with. Weight decay applies to parameters whose
 `decay` is set: by default matrices and tables, not norms and biases. A `Group` changes rate or decay by name.
+Parameters that require no gradient are frozen: they have no state and stay as they are.
 """
 
 from __future__ import annotations
@@ -53,9 +54,35 @@ class Group:
     weight_decay: float | None = None
     learning_rate_scale: float = 1.0
 
+    @classmethod
+    def parse(cls, text: str) -> Group:
+        """The group that a text like "model.embed_*:rate=0.1,decay=0" describes. Raises ConfigError for another."""
+        pattern, _, options = text.rpartition(":")
+        found: dict[str, float] = {}
+        for part in options.split(","):
+            name, _, value = part.partition("=")
+            try:
+                number = float(value)
+            except ValueError:
+                number = -1.0
+            if not pattern or name not in ("rate", "decay") or name in found or not 0 <= number < float("inf"):
+                expected = "PATTERN:rate=FACTOR,decay=NUMBER, one of the two or both, from 0 on"
+                raise ConfigError("groups", "not a group of parameters", got=repr(text), expected=expected)
+            found[name] = number
+        return cls(pattern, found.get("decay"), found.get("rate", 1.0))
+
+
+def matching(pattern: str, names: Iterable[str], *, where: str, what: str) -> list[str]:
+    """The names a shell pattern matches. Raises ConfigError, in the name of `where`, if there are none."""
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        hint = 'names are like "model.layers.0.self_attn.q_proj.weight"'
+        raise ConfigError(where, f"{what} matches no parameter", got=repr(pattern), hint=hint)
+    return found
+
 
 class Optimizer:
-    """What SGD and AdamW share: parameters by name, the step count, clipping, state for checkpoints."""
+    """What all share: parameters by name, the step count, clipping, state for checkpoints."""
 
     slots: tuple[str, ...] = ()
 
@@ -81,29 +108,53 @@ class Optimizer:
         self.state: dict[str, Tensor] = {}
         self.groups: dict[str, Group] = {}
         for group in groups:
-            matched = [name for name in self.parameters if fnmatchcase(name, group.pattern)]
-            if not matched:
-                raise ConfigError(where, "a group matches no parameter", got=repr(group.pattern))
-            for name in matched:
+            for name in matching(group.pattern, given, where=where, what="a group"):
                 self.groups.setdefault(name, group)  # the first match counts
-        self._keys = {name: tuple(f"{name}.{slot}" for slot in self.slots) for name in self.parameters}
-        for slot in range(len(self.slots)):
+        self._kept_rows: dict[str, int] = {}
+        self._keys = {
+            name: tuple(f"{name}.{slot}" for slot in self.slots_of(name, p)) for name, p in self.parameters.items()
+        }
+        # one slot after the other: a kernel walks over the same slot of all parameters
+        for slot in range(max(map(len, self._keys.values()))):
             for name, p in self.parameters.items():
-                self.state[self._keys[name][slot]] = zeros(p.shape, dtype=p.dtype, device=p.device)
+                for key in self._keys[name][slot : slot + 1]:
+                    self.state[key] = zeros(p.shape, dtype=p.dtype, device=p.device)
+
+    def slots_of(self, name: str, parameter: Parameter) -> tuple[str, ...]:
+        """Names of the state tensors one parameter has."""
+        return self.slots
+
+    def keep_rows(self, name: str, count: int) -> None:
+        """From now on leaves the first `count` rows of a table as they are, bit for bit: `prepare` clears their
+        gradient, and nothing of the table decays."""
+        rows = self.parameters[name].shape[0]
+        if not 0 <= count < rows:
+            raise ConfigError("keep_rows", f"not rows of {name}", got=count, expected=f"0 to {rows - 1}")
+        self._kept_rows[name] = count
+
+    def prepare(self) -> None:
+        """Clears the gradients of rows that stay; call it between backward and clipping."""
+        for name, count in self._kept_rows.items():
+            grad = self.parameters[name].grad
+            if grad is not None and count:
+                grad.device.kernels.fill_(grad.array.slice(0, 0, count), value=0.0)
 
     def rate_and_decay(self, name: str, parameter: Parameter) -> tuple[float, float]:
         """The learning rate and weight decay of one parameter at this step."""
-        decay = self.weight_decay if parameter.decay else 0.0
+        decay = self.weight_decay if parameter.decay and name not in self._kept_rows else 0.0
         group = self.groups.get(name)
         if group is None:
             return self.learning_rate, decay
         rate = self.learning_rate * group.learning_rate_scale
-        return rate, decay if group.weight_decay is None else group.weight_decay
+        if group.weight_decay is None or name in self._kept_rows:
+            return rate, decay
+        return rate, group.weight_decay
 
     def step(self, *, max_norm: float | None = None) -> Tensor | None:
         """One update from the gradients, which are clipped to `max_norm` first. Returns the norm before clipping, shape
         (), still on the device; None where `max_norm` is None and nothing is clipped. Parameters without a gradient
         stay as they are."""
+        self.prepare()
         if max_norm is None:
             device = next((p.device for p in self.parameters.values() if p.grad is not None), None)
             if device is None:
@@ -120,20 +171,22 @@ class Optimizer:
         together: dict[tuple[Any, ...], list[list[Array]]] = {}
         lists: list[list[Array]] = []
         state, last, everyone, usual = self.state, None, self.learning_rate, self.weight_decay
+        special = self.groups or self._kept_rows
         for name, p in self.parameters.items():
             if p.grad is None:
                 continue
             weight, grad = p.array, p.grad.array
-            rate, decay = self.rate_and_decay(name, p) if self.groups else (everyone, usual if p.decay else 0.0)
-            alike = rate, decay, weight.dtype, grad.dtype
+            rate, decay = self.rate_and_decay(name, p) if special else (everyone, usual if p.decay else 0.0)
+            keys = self._keys[name]
+            alike = rate, decay, weight.dtype, grad.dtype, len(keys)
             if alike != last:
                 last = alike
                 if alike not in together:
-                    together[alike] = [[] for _ in range(2 + len(self.slots))]
+                    together[alike] = [[] for _ in range(2 + len(keys))]
                 lists = together[alike]
             lists[0].append(weight)
             lists[1].append(grad)
-            for slot, key in enumerate(self._keys[name], 2):
+            for slot, key in enumerate(keys, 2):
                 lists[slot].append(state[key].array)
         for (rate, decay, *_), found in together.items():
             self.update(*found, scale=scale.array, rate=rate, decay=decay)

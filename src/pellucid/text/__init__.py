@@ -32,6 +32,7 @@ from .sentencepiece import SentencePieceVocabulary, read_llama2c_vocabulary, rea
 from .sentencepiece_tokenizer import SentencePieceTokenizer
 from .special import AddedToken
 from .tokenizer import END_OF_TEXT, StreamDecoder, Tokenizer
+from .transcript import Transcript
 from .unigram import UnigramModel
 from .unigram_tokenizer import UnigramTokenizer
 from .unigram_train import UnigramTraining
@@ -66,6 +67,7 @@ __all__ = [
     "Strip",
     "StripAccents",
     "Tokenizer",
+    "Transcript",
     "UnicodeForm",
     "UnigramModel",
     "UnigramTokenizer",

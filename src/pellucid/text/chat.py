@@ -43,10 +43,12 @@ class ChatIds:
 class ChatTemplate(ABC):
     """From messages (`{"role": "user", "content": "..."}`, in order) to text and ids.
 
-    A subclass sets `marks`, the special tokens it can't do without, and defines `_render`.
+    A subclass sets `marks`, the special tokens it can't do without, and `stops`, texts after which the assistant's turn
+    is over where no token says so, and defines `_render`.
     """
 
     marks: tuple[str, ...] = ()
+    stops: tuple[str, ...] = ()
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         """The conversation as text; `add_generation_prompt` opens the assistant's next turn.
@@ -184,8 +186,8 @@ class ChatML(ChatTemplate):
     def _render(
         self, messages: Sequence[Message], add_generation_prompt: bool, put: Put, *, spans: bool
     ) -> tuple[str, Spans]:
-        built = _Builder()
-        for message in _written(messages):
+        built = Builder()
+        for message in written(messages):
             built.add(f"<|im_start|>{message['role']}\n")
             built.add(f"{message['content']}<|im_end|>", assistant=message["role"] == "assistant")
             built.add("\n")
@@ -201,9 +203,9 @@ class Llama3(ChatTemplate):
     def _render(
         self, messages: Sequence[Message], add_generation_prompt: bool, put: Put, *, spans: bool
     ) -> tuple[str, Spans]:
-        built = _Builder()
+        built = Builder()
         built.add("<|begin_of_text|>")
-        for message in _written(messages):
+        for message in written(messages):
             built.add(f"<|start_header_id|>{message['role']}<|end_header_id|>\n\n")
             built.add(f"{message['content'].strip()}<|eot_id|>", assistant=message["role"] == "assistant")
         return built.done("<|start_header_id|>assistant<|end_header_id|>\n\n" if add_generation_prompt else "")
@@ -220,7 +222,7 @@ class Llama2(ChatTemplate):
     def _render(
         self, messages: Sequence[Message], add_generation_prompt: bool, put: Put, *, spans: bool
     ) -> tuple[str, Spans]:
-        for i, message in enumerate(_written(messages)):
+        for i, message in enumerate(written(messages)):
             for mark in self.forbidden:
                 if mark in message["content"]:
                     raise DataError(f"Llama2: message {i}", "holds a mark of the template", got=repr(mark))
@@ -237,7 +239,7 @@ class Llama2(ChatTemplate):
             )
         if add_generation_prompt and roles[-1] != "user":
             raise DataError("Llama2", "nothing to answer", got="assistant", expected="user as the last role")
-        built = _Builder()
+        built = Builder()
         for i, message in enumerate(turns):
             content = message["content"].strip()
             if message["role"] == "user":
@@ -247,7 +249,7 @@ class Llama2(ChatTemplate):
         return built.done("")
 
 
-class _Builder:
+class Builder:
     """Text put together piece by piece, with the places of the assistant's."""
 
     def __init__(self) -> None:
@@ -295,7 +297,7 @@ def _checked(messages: Sequence[Message], put: Put = plain) -> list[dict[str, An
     return found
 
 
-def _written(messages: Sequence[Message]) -> Sequence[Message]:
+def written(messages: Sequence[Message]) -> Sequence[Message]:
     """The messages, all with text. Raises DataError for one whose content is missing or of another kind."""
     for i, message in enumerate(messages):
         if not isinstance(message.get("content"), str):

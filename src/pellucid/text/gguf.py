@@ -26,13 +26,14 @@ from .sentencepiece_tokenizer import SentencePieceTokenizer
 from .special import AddedToken
 from .tokenizer import Tokenizer
 
-_KEY = "tokenizer.ggml."
+KEY = "tokenizer.ggml."
 _SINGLE_DIGITS = (SIMPLE["digits"], PATTERNS["gpt2"])
 
-# llama.cpp's name of a family: the patterns, and whether a word that is a token is that token.
-_FAMILIES: dict[str, tuple[tuple[Pattern, ...], bool]] = {
+#: llama.cpp's name of a family: the patterns, and whether a word that is a token is that token.
+FAMILIES: dict[str, tuple[tuple[Pattern, ...], bool]] = {
     "gpt-2": ((PATTERNS["gpt2"],), False),
     "llama-bpe": ((PATTERNS["llama3"],), True),
+    "dbrx": ((PATTERNS["llama3"],), False),
     "qwen2": ((PATTERNS["qwen2"],), False),
     "gpt-4o": ((PATTERNS["o200k"],), False),
     "tekken": ((PATTERNS["tekken"],), True),
@@ -55,12 +56,12 @@ def read_gguf_tokenizer(path: StrPath) -> Tokenizer:
 
 def tokenizer_of(metadata: dict[str, Any], where: str) -> Tokenizer:
     """The tokenizer that the metadata of a GGUF file describe. Raises DataError."""
-    kind = metadata.get(f"{_KEY}model")
+    kind = metadata.get(f"{KEY}model")
     if kind is None:
         raise DataError(where, "a GGUF file without a tokenizer")
     if kind not in ("gpt2", "llama", "t5"):
         raise DataError(where, "a tokenizer this library doesn't have", got=repr(kind), expected="gpt2, llama or t5")
-    tokens, types = metadata.get(f"{_KEY}tokens"), metadata.get(f"{_KEY}token_type")
+    tokens, types = metadata.get(f"{KEY}tokens"), metadata.get(f"{KEY}token_type")
     if not isinstance(tokens, list) or not isinstance(types, np.ndarray) or len(tokens) != len(types) or not tokens:
         raise DataError(where, "a damaged vocabulary: not a type for each token")
     kinds = types.tolist()
@@ -75,19 +76,19 @@ def tokenizer_of(metadata: dict[str, Any], where: str) -> Tokenizer:
 
 
 def _byte_level(metadata: dict[str, Any], tokens: list[str], kinds: list[int], where: str) -> BPETokenizer:
-    family = metadata.get(f"{_KEY}pre", "default")
-    if family not in _FAMILIES:
+    family = metadata.get(f"{KEY}pre", "default")
+    if family not in FAMILIES:
         raise DataError(
             where,
             "words cut in a way this library doesn't have",
             got=f"tokenizer.ggml.pre {family!r}",
-            expected=", ".join(_FAMILIES),
+            expected=", ".join(FAMILIES),
         )
-    if metadata.get(f"{_KEY}add_space_prefix", False):
+    if metadata.get(f"{KEY}add_space_prefix", False):
         raise DataError(where, "a space before text of a byte-level vocabulary")
     if unknown := sorted(set(kinds) - {NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED}):
         raise DataError(where, "a type of token that is not known", got=unknown[0])
-    cuts, whole = _FAMILIES[family]
+    cuts, whole = FAMILIES[family]
     added = [
         AddedToken(token, number, special=kind == CONTROL)
         for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
@@ -96,7 +97,7 @@ def _byte_level(metadata: dict[str, Any], tokens: list[str], kinds: list[int], w
     vocab = {token: number for number, token in enumerate(tokens)}
     if len(vocab) != len(tokens):
         raise DataError(where, "a damaged vocabulary: the same token twice")
-    item = {"type": "BPE", "vocab": vocab, "merges": metadata.get(f"{_KEY}merges", []), "ignore_merges": whole}
+    item = {"type": "BPE", "vocab": vocab, "merges": metadata.get(f"{KEY}merges", []), "ignore_merges": whole}
     model, texts = model_of(item, added, byte_level=True)
     parts = Parts(model=model, pretokenizer=Pretokenizer(cuts=cuts), texts=texts, frame=_frame(metadata, len(tokens)))
     return BPETokenizer(parts, vocab_size=len(tokens), added=added)
@@ -104,8 +105,8 @@ def _byte_level(metadata: dict[str, Any], tokens: list[str], kinds: list[int], w
 
 def _frame(metadata: dict[str, Any], size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     def wanted(name: str) -> tuple[int, ...]:
-        number = metadata.get(f"{_KEY}{name}_token_id")
-        asked = metadata.get(f"{_KEY}add_{name}_token", False)
+        number = metadata.get(f"{KEY}{name}_token_id")
+        asked = metadata.get(f"{KEY}add_{name}_token", False)
         return (number,) if asked and isinstance(number, int) and 0 <= number < size else ()
 
     return wanted("bos"), wanted("eos")
@@ -114,8 +115,8 @@ def _frame(metadata: dict[str, Any], size: int) -> tuple[tuple[int, ...], tuple[
 def _sentencepiece(
     metadata: dict[str, Any], tokens: list[str], kinds: list[int], *, bpe: bool
 ) -> SentencePieceTokenizer:
-    scores = metadata.get(f"{_KEY}scores")
-    charsmap = metadata.get(f"{_KEY}precompiled_charsmap")
+    scores = metadata.get(f"{KEY}scores")
+    charsmap = metadata.get(f"{KEY}precompiled_charsmap")
     vocabulary = SentencePieceVocabulary(
         model="bpe" if bpe else "unigram",
         pieces=tuple(tokens),
@@ -123,7 +124,7 @@ def _sentencepiece(
         types=tuple(kinds),
         byte_fallback=BYTE in kinds,
         charsmap=CharsMap.of(charsmap.tobytes()) if isinstance(charsmap, np.ndarray) and len(charsmap) else None,
-        add_dummy_prefix=bool(metadata.get(f"{_KEY}add_space_prefix", True)),
-        remove_extra_whitespaces=bool(metadata.get(f"{_KEY}remove_extra_whitespaces", False)),
+        add_dummy_prefix=bool(metadata.get(f"{KEY}add_space_prefix", True)),
+        remove_extra_whitespaces=bool(metadata.get(f"{KEY}remove_extra_whitespaces", False)),
     )
     return SentencePieceTokenizer(vocabulary)

@@ -25,13 +25,15 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Held-out loss after `step` steps, nats/token; whole: over all of the held-out text."""
+    """Held-out loss after `step` steps, nats/token; whole: over all of the held-out text. average_loss: that of the
+    running mean of the weights, None without one."""
 
     step: int
     loss: float
     perplexity: float
     n_targets: int
     whole: bool
+    average_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,4 +52,13 @@ class Saved:
     path: Path
 
 
-Event = Stepped | Evaluated | Sampled | Saved
+@dataclass(frozen=True)
+class EndedEarly:
+    """The run ends before its last step: no evaluation since `best_step` had a lower loss than `best_loss`."""
+
+    step: int
+    best_step: int
+    best_loss: float
+
+
+Event = Stepped | Evaluated | Sampled | Saved | EndedEarly

@@ -1,43 +1,27 @@
-"""A model back from a checkpoint: the way from a run to everything that uses its result."""
+"""A model back from a run: the way from training to everything that uses its result."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ..base.config import from_dict
 from ..base.errors import CheckpointError
-from ..checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, load_into
-from ..models import TransformerConfig, TransformerLM
+from ..checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, load_into, model_from
+from ..models import TransformerLM
 
 
-def load_model(folder: str | Path, *, device: str = "cpu") -> tuple[TransformerLM, Checkpoint]:
+def load_model(folder: str | Path, *, device: str = "cpu", average: bool = False) -> tuple[TransformerLM, Checkpoint]:
     """A model from a checkpoint folder, or from the newest checkpoint of a run folder.
 
-    Raises CheckpointError if there is none, or if it is damaged or of another architecture.
+    average: with the running mean of the weights in place of the weights. Raises CheckpointError if there is none, or
+    if it is damaged or of another architecture.
     """
     path = Path(folder)
     newest = latest_checkpoint(path)
     checkpoint = load_checkpoint(path if newest is None else newest)
     model = model_from(checkpoint, device=device)
+    if average:
+        if checkpoint.average is None:
+            hint = "train with ema (--ema 0.999)"
+            raise CheckpointError(str(checkpoint.path), "no running mean of the weights was kept", hint=hint)
+        load_into(dict(model.named_parameters()), checkpoint.average)
     return model, checkpoint
-
-
-def model_from(checkpoint: Checkpoint, *, device: str = "cpu") -> TransformerLM:
-    """The model a checkpoint describes, with its weights."""
-    from_file = checkpoint.config
-    if from_file.get("architecture") != "TransformerLM":
-        raise CheckpointError(
-            str(checkpoint.path),
-            "unknown architecture",
-            got=repr(from_file.get("architecture")),
-            expected="'TransformerLM'",
-        )
-    config = checkpoint_config(checkpoint)
-    model = TransformerLM(config, device=device)
-    load_into(dict(model.named_parameters()), checkpoint.tensors)
-    return model
-
-
-def checkpoint_config(checkpoint: Checkpoint) -> TransformerConfig:
-    """The model configuration a checkpoint holds."""
-    return from_dict(TransformerConfig, checkpoint.config.get("model", {}), where=f"{checkpoint.path}/config.json")

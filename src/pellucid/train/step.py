@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import exp
 
-from ..base.errors import NonFiniteError
-from ..data import TokenBatch, TokenFile
+from ..base.errors import DataError, NonFiniteError
+from ..data import TokenFile
 from ..models import RoutingReport, TransformerLM
 from ..optim import Optimizer, clip_scale
 from ..tape import no_grad
+from .batches import Batch, NextToken, Objective, windows
+
+NEXT_TOKEN = NextToken()
 
 
 @dataclass(frozen=True)
@@ -41,23 +45,28 @@ class Evaluation:
         return exp(self.loss) if self.loss < 700 else float("inf")
 
 
-def accumulate(model: TransformerLM, batch: TokenBatch, *, micro_batches: int = 1) -> float:
+def accumulate(
+    model: TransformerLM, batch: Batch, *, micro_batches: int = 1, objective: Objective = NEXT_TOKEN
+) -> float:
     """Adds the gradient of the batch's loss to the parameters' and returns the loss, in nats/token.
 
-    The batch is computed in `micro_batches` parts, each weighted by its share of the predicted tokens, so loss and
+    The batch is computed in `micro_batches` parts, each weighted by its share of the predicted tokens (of what the
+    objective counts), so loss and
     gradient are those of the whole batch, however the tokens fall. The penalty of routers is of each part, weighted in
     the same way: balance over a part is not quite that over the whole. The loss returned is without it.
     """
-    return _accumulate(model, batch, micro_batches)[0]
+    return _accumulate(model, batch, micro_batches, objective)[0]
 
 
-def _accumulate(model: TransformerLM, batch: TokenBatch, micro_batches: int) -> tuple[float, RoutingReport | None]:
-    total, reports, shares = 0.0, [], []
+def _accumulate(
+    model: TransformerLM, batch: Batch, micro_batches: int, objective: Objective
+) -> tuple[float, RoutingReport | None]:
+    total, reports, shares, whole = 0.0, [], [], objective.weight(batch)
     for part in batch.split(micro_batches) if micro_batches > 1 else [batch]:
         if part.n_targets == 0:
             continue
-        share = part.n_targets / batch.n_targets
-        loss = model.loss(part.inputs, part.targets, part.weights * share if share != 1 else part.weights)
+        share = objective.weight(part) / whole
+        loss = objective.loss(model, part, share)
         loss.backward()
         total += loss.item()
         if (report := model.routing_report()) is not None:
@@ -70,17 +79,19 @@ def _accumulate(model: TransformerLM, batch: TokenBatch, micro_batches: int) -> 
 def train_step(
     model: TransformerLM,
     optimizer: Optimizer,
-    batch: TokenBatch,
+    batch: Batch,
     *,
     max_norm: float | None = None,
     micro_batches: int = 1,
+    objective: Objective = NEXT_TOKEN,
 ) -> StepResult:
     """Forward, backward, clip, update.
 
     Raises NonFiniteError, before anything was updated, when loss or gradient is not a finite number.
     """
     optimizer.zero_grad()
-    loss, routing = _accumulate(model, batch, micro_batches)
+    loss, routing = _accumulate(model, batch, micro_batches, objective)
+    optimizer.prepare()
     norm, scale = clip_scale(optimizer.parameters.values(), max_norm)
     size = norm.item()
     if not (abs(loss) < float("inf") and size < float("inf")):
@@ -95,16 +106,31 @@ def train_step(
     return StepResult(loss, size, batch.n_targets, routing)
 
 
-def evaluate(model: TransformerLM, batch: TokenBatch) -> Evaluation:
+def evaluate(model: TransformerLM, batch: Batch, *, objective: Objective = NEXT_TOKEN) -> Evaluation:
     """The loss of a batch without dropout, gradients or update."""
     training = model.training
     model.eval()
     try:
         with no_grad():
-            loss = model.loss(batch.inputs, batch.targets, batch.weights).item()
+            loss = objective.loss(model, batch, 1.0).item()
     finally:
         model.train(training)
     return Evaluation(loss, batch.n_targets)
+
+
+def evaluate_batches(
+    model: TransformerLM, batches: Iterable[Batch], *, objective: Objective = NEXT_TOKEN
+) -> Evaluation:
+    """The mean over all batches, each weighing as much as what counts in it. Raises DataError where there are none."""
+    total, weight, count = 0.0, 0.0, 0
+    for batch in batches:
+        found, of_batch = evaluate(model, batch, objective=objective), objective.weight(batch)
+        total += found.loss * of_batch
+        weight += of_batch
+        count += found.n_targets
+    if not weight:
+        raise DataError("evaluate_batches", "nothing to evaluate", expected="at least one batch")
+    return Evaluation(total / weight, count)
 
 
 def evaluate_file(
@@ -115,14 +141,4 @@ def evaluate_file(
     seq_len: tokens predicted in a window. max_batches: take so many at most, spread evenly over the file, whose
     beginning may be unlike the rest (None: the whole file).
     """
-    total, count = 0.0, 0
-    window = min(seq_len + 1, len(tokens))  # text shorter than a window is one of its own
-    batches = -(-(len(tokens) // window) // sequences)
-    taken = batches if max_batches is None else min(max_batches, batches)
-    for i in range(taken):
-        batch = tokens.chunk(i * batches // taken, sequences, window)
-        assert batch is not None
-        found = evaluate(model, batch)
-        total += found.loss * found.n_targets
-        count += found.n_targets
-    return Evaluation(total / count, count)
+    return evaluate_batches(model, windows(tokens, sequences, seq_len, max_batches))

@@ -1,15 +1,16 @@
 """Trainer: the loop from tokens to checkpoints.
 
-Everything a step does follows from (configuration, step number, weights, optimizer state, dropout generator). A
-checkpoint holds exactly these, so a run that was killed and resumed gives the weights of the uninterrupted run, bit
-for bit. The loop prints nothing; it hands events to whoever asked.
+Everything a step does follows from (configuration, step number, weights, optimizer state, dropout generator), and what
+is kept of it also from the running mean of the weights and the best loss so far. A checkpoint holds exactly these, so a
+run that was killed and resumed gives the weights of the uninterrupted run, bit for bit. The loop prints nothing; it
+hands events to whoever asked.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -30,43 +31,34 @@ from ..checkpoint import (
 )
 from ..data import TokenFile
 from ..models import TransformerConfig, TransformerLM
-from ..optim import SGD, AdamW, Optimizer
 from ..text import Tokenizer
+from .average import Average
+from .batches import BatchSource, HeldOutSource, Objective, TokenWindows
 from .config import TrainConfig
-from .events import Evaluated, Event, Sampled, Saved, Stepped
+from .events import EndedEarly, Evaluated, Event, Sampled, Saved, Stepped
+from .judge import Judge
 from .metrics import Metrics, routing_record
-from .step import evaluate_file, train_step
+from .step import NEXT_TOKEN, Evaluation, evaluate_batches, train_step
+from .update import make_optimizer
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended: `steps` done, held-out loss of the last evaluation, whether it was stopped early."""
+    """How a run ended: `steps` done, held-out loss of the last evaluation, whether it was stopped and can be resumed,
+    whether it ended early because the held-out loss no longer fell."""
 
     steps: int
     loss: float | None
     held_out_loss: float | None
     stopped: bool
     seconds: float
-
-
-def make_optimizer(model: TransformerLM, config: TrainConfig) -> Optimizer:
-    """The configured optimizer over the parameters that are trained."""
-    rate, decay = config.learning_rate, config.weight_decay
-    if config.optimizer == "sgd":
-        return SGD(model.named_trained(), learning_rate=rate, momentum=config.momentum, weight_decay=decay)
-    return AdamW(
-        model.named_trained(),
-        learning_rate=rate,
-        beta1=config.beta1,
-        beta2=config.beta2,
-        eps=config.eps,
-        weight_decay=decay,
-    )
+    ended_early: bool = False
 
 
 class Trainer:
-    """Trains a model on a token file.
+    """Trains a model on a token file, or on any source of batches.
 
+    objective: what a step lowers. details: settings that every checkpoint's config.json holds beside the model's.
     folder: where checkpoints and metrics go (None: nowhere). held_out: tokens to evaluate on. tokenizer: kept with each
     checkpoint. sample: makes the text of a sample from the model, every `sample_every` steps. on_event: is handed every
     event. peak: FLOP/s for the share of peak.
@@ -75,26 +67,43 @@ class Trainer:
     def __init__(
         self,
         model: TransformerLM,
-        tokens: TokenFile,
+        source: TokenFile | BatchSource,
         config: TrainConfig,
         *,
-        held_out: TokenFile | None = None,
+        held_out: TokenFile | HeldOutSource | None = None,
+        objective: Objective = NEXT_TOKEN,
+        details: Mapping[str, Any] | None = None,
         folder: str | Path | None = None,
         tokenizer: Tokenizer | None = None,
         sample: Callable[[TransformerLM, int], str] | None = None,
         on_event: Callable[[Event], None] | None = None,
         peak: float | None = None,
     ) -> None:
-        self.model, self.tokens, self.config = model, tokens, config
-        self.held_out, self.tokenizer, self.peak = held_out, tokenizer, peak
+        self.model, self.config, self.objective, self.details = model, config, objective, details or {}
+        self.source = TokenWindows(source, config) if isinstance(source, TokenFile) else source
+        self.held_out = TokenWindows(held_out, config) if isinstance(held_out, TokenFile) else held_out
+        self.tokenizer, self.peak = tokenizer, peak
         self.folder = None if folder is None else Path(folder)
+        if config.patience is not None and held_out is None:
+            raise ConfigError("Trainer", "patience without held-out text", hint="hold text out, or leave patience out")
         self.optimizer = make_optimizer(model, config)
+        self.average = None if config.ema is None else Average(model.named_parameters(), config.ema)
+        self.judge = Judge()
         self.step = 0  # steps done
         self.held_out_loss: float | None = None
         self._sample = sample
         self._on_event = on_event or (lambda event: None)
         self._stop = self._replanned = False
         self._saved_at = -1
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is at its end: the last step, or no better held-out loss for as long as `patience` says."""
+        return self.step >= self.config.steps or self._ended_early
+
+    @property
+    def _ended_early(self) -> bool:
+        return self.config.patience is not None and self.judge.worse >= self.config.patience
 
     def stop(self) -> None:
         """Asks the loop to save and end after the step in progress; safe to call from a signal handler."""
@@ -148,19 +157,35 @@ class Trainer:
                 got=f"a state without {', '.join(sorted(missing))}",
                 hint="load the weights alone into a new run",
             )
-        if state["train"] != to_dict(self.config):
+        if to_dict(TrainConfig()) | state["train"] != to_dict(self.config):
             raise CheckpointError(
                 str(checkpoint.path),
                 "a checkpoint of another training configuration",
                 hint="resume with the run's own configuration",
             )
+        if state.get("data", mine := self.source.fingerprint()) != mine:
+            hint = "resume with the data the run began with, cut in the same way"
+            raise CheckpointError(
+                str(checkpoint.path),
+                "a checkpoint of a run on other data",
+                got=mine[:12],
+                expected=state["data"][:12],
+                hint=hint,
+            )
         if checkpoint.optimizer is None:
             raise CheckpointError(
                 str(checkpoint.path), "no optimizer state to resume from", hint="load the weights alone into a new run"
             )
+        if (self.average is None) != (checkpoint.average is None):
+            what = "no running mean of weights to resume from" if self.average else "holds a running mean of weights"
+            raise CheckpointError(str(checkpoint.path), what, hint="resume with the run's own configuration")
         self.optimizer.restore(state["optimizer"])
         load_into(dict(self.model.named_parameters()), checkpoint.tensors)
         load_into(self.optimizer.state, checkpoint.optimizer)
+        if self.average is not None and checkpoint.average is not None:
+            load_into(self.average.tensors, checkpoint.average)
+        if "best" in state:
+            self.judge.restore(state["best"])
         generator = Generator.from_state(state["dropout"])
         self.model.dropout_generator.seed, self.model.dropout_generator.counter = generator.seed, generator.counter
         self.step = self._saved_at = state["step"]
@@ -177,12 +202,21 @@ class Trainer:
         try:
             if self.folder is not None and self._saved_at < 0:
                 self.save()  # so that a run killed in its first steps resumes from its own beginning
-            while self.step < self.config.steps and not self._stop:
+            while not self.done and not self._stop:
                 before, c = time.perf_counter(), self.config
-                batch = self.tokens.batch(self.step, c.sequences, c.seq_len + 1)
+                batch = self.source.batch(self.step)
                 self.optimizer.learning_rate = rate = c.schedule().rate(self.step)
-                result = train_step(self.model, self.optimizer, batch, max_norm=c.max_norm, micro_batches=c.accumulate)
+                result = train_step(
+                    self.model,
+                    self.optimizer,
+                    batch,
+                    max_norm=c.max_norm,
+                    micro_batches=c.micro_batches,
+                    objective=self.objective,
+                )
                 self.step += 1
+                if self.average is not None:
+                    self.average.update(self.step)
                 loss = result.loss
                 seconds = time.perf_counter() - before
                 recent.append(seconds)
@@ -203,29 +237,30 @@ class Trainer:
                             "seconds": seconds,
                         }
                         | routing_record(result.routing)
+                        | self.objective.record()
                     )
                 self._between_steps(metrics)
-            if self.step == self.config.steps or self._stop:
-                self._finish(metrics)
+            self._finish(metrics)
         finally:
             if metrics is not None:
                 metrics.close()
-        return TrainResult(
-            self.step, loss, self.held_out_loss, self.step < self.config.steps, time.perf_counter() - start
-        )
+        seconds, early = time.perf_counter() - start, self._ended_early and self.step < self.config.steps
+        return TrainResult(self.step, loss, self.held_out_loss, not self.done, seconds, early)
 
     def save(self) -> Path:
-        """Writes a checkpoint of this moment and drops the oldest ones beyond `keep`."""
+        """Writes a checkpoint of this moment and drops the oldest ones beyond `keep`, the best one excepted."""
         assert self.folder is not None
         path = save_checkpoint(
             checkpoint_path(self.folder, self.step),
             tensors=dict(self.model.named_parameters()),
             optimizer_tensors=self.optimizer.state,
-            config={"architecture": "TransformerLM", "model": to_dict(self.model.config)},
+            average_tensors=None if self.average is None else self.average.tensors,
+            config={"architecture": "TransformerLM", "model": to_dict(self.model.config), **self.details},
             tokenizer=self.tokenizer,
             state=self._state(),
         )
-        prune_checkpoints(self.folder, keep=self.config.keep)
+        best = self.judge.best_step if self.config.keep_best else None
+        prune_checkpoints(self.folder, keep=self.config.keep, always=() if best is None else (best,))
         self._saved_at = self.step
         self._on_event(Saved(self.step, path))
         return path
@@ -237,15 +272,20 @@ class Trainer:
             "optimizer": self.optimizer.settings(),
             "dropout": self.model.dropout_generator.state(),
             "held_out_loss": self.held_out_loss,
+            "best": self.judge.state(),
+            "data": self.source.fingerprint(),
         }
 
     def _between_steps(self, metrics: Metrics | None) -> None:
         c, last = self.config, self.step == self.config.steps
-        if c.eval_every is not None and self.step % c.eval_every == 0 and not last:
-            self._evaluate(metrics, c.eval_batches)
+        best = False
+        if c.eval_every is not None and self.step % c.eval_every == 0 and not last and self.held_out is not None:
+            best = self.judge.saw(self.step, self._evaluate(metrics, c.eval_batches))
+            if self._ended_early and self.judge.best_step is not None and self.judge.best_loss is not None:
+                self._on_event(EndedEarly(self.step, self.judge.best_step, self.judge.best_loss))
         if c.sample_every is not None and self.step % c.sample_every == 0 and self._sample is not None:
             self._on_event(Sampled(self.step, self._sample(self.model, self.step)))
-        due = self._replanned or (c.save_every is not None and self.step % c.save_every == 0)
+        due = self._replanned or (best and c.keep_best) or (c.save_every is not None and self.step % c.save_every == 0)
         if due and not last and self.folder is not None:
             self.save()
         self._replanned = False
@@ -255,17 +295,42 @@ class Trainer:
         another with the result; a stopped run only saves."""
         if self.folder is not None and self._saved_at != self.step:
             self.save()
-        if self.step == self.config.steps and self.held_out is not None:
-            self._evaluate(metrics, None)
+        if self.done and self.held_out is not None:
+            loss = self._evaluate(metrics, None)
+            if self.judge.best_loss is not None and self.step == self.config.steps:
+                # The earlier evaluations read a part of the text, and only the same part can be compared with them.
+                part = self.config.eval_batches
+                self.judge.saw(self.step, loss if part is None else self._judged(*self._measure(part)))
             if self.folder is not None:
                 self.save()
 
-    def _evaluate(self, metrics: Metrics | None, batches: int | None) -> None:
-        if self.held_out is None:
-            return
-        found = evaluate_file(
-            self.model, self.held_out, sequences=self.config.sequences, seq_len=self.config.seq_len, max_batches=batches
-        )
+    def _evaluate(self, metrics: Metrics | None, batches: int | None) -> float:
+        """Measures, tells, records; returns the loss to judge by."""
+        found, mean = self._measure(batches)
+        self.held_out_loss = found.loss
+        average = None if mean is None else mean.loss
+        whole = batches is None
+        self._on_event(Evaluated(self.step, found.loss, found.perplexity, found.n_targets, whole, average))
+        if metrics is not None:
+            record = {"step": self.step, "held_out_loss": found.loss, "n_targets": found.n_targets}
+            metrics.write(record if average is None else record | {"average_held_out_loss": average})
+        return self._judged(found, mean)
+
+    def _judged(self, found: Evaluation, mean: Evaluation | None) -> float:
+        """The running mean is what whoever asked for it will use."""
+        return found.loss if mean is None else mean.loss
+
+    def _measure(self, batches: int | None) -> tuple[Evaluation, Evaluation | None]:
+        """The held-out loss of the weights, and of their running mean where there is one."""
+        found = self._held_out_loss(batches)
+        if self.average is None:
+            return found, None
+        with self.average.in_place():
+            return found, self._held_out_loss(batches)
+
+    def _held_out_loss(self, batches: int | None) -> Evaluation:
+        assert self.held_out is not None
+        found = evaluate_batches(self.model, self.held_out.batches(batches), objective=self.objective)
         if not isfinite(found.loss):
             raise NonFiniteError(
                 f"step {self.step}",
@@ -273,7 +338,4 @@ class Trainer:
                 got=f"loss {found.loss}",
                 hint="the last update was too large: lower the learning rate or clip harder",
             )
-        self.held_out_loss = found.loss
-        self._on_event(Evaluated(self.step, found.loss, found.perplexity, found.n_targets, batches is None))
-        if metrics is not None:
-            metrics.write({"step": self.step, "held_out_loss": found.loss, "n_targets": found.n_targets})
+        return found

@@ -30,7 +30,7 @@ from .loss import cross_entropy, cross_entropy_backward, lm_head_loss, mse, mse_
 from .matmul import linear_backward, matmul
 from .memory import all_finite, assign_, cast, concatenate, copy, fill_, where
 from .norm import layernorm, layernorm_backward, rmsnorm, rmsnorm_backward
-from .optimizer import adamw_, sgd_
+from .optimizer import adamw_, lion_, sgd_
 from .pointwise import (
     abs,
     add,
@@ -109,6 +109,7 @@ __all__ = [
     "layernorm_backward",
     "le",
     "linear_backward",
+    "lion_",
     "lm_head_loss",
     "log",
     "log_softmax",

@@ -76,6 +76,26 @@ def _adamw(
             store(weight, i, w - like(lr, w) * (like(decay, w) * w + step))
 
 
+@kernel
+def _lion(
+    lo, hi, weights, grads, momenta, weight_like, grad_like, momentum_like, scale, table, lr, decay, beta1, beta2,
+    rest1, rest2,
+):  # fmt: skip
+    """Items are pieces."""
+    factor = load(scale, 0)
+    for item in range(lo, hi):
+        number, first, last = load(table, 3 * item), load(table, 3 * item + 1), load(table, 3 * item + 2)
+        weight, grad = array_at(weights, number, weight_like), array_at(grads, number, grad_like)
+        momentum = array_at(momenta, number, momentum_like)
+        for i in range(first, last):
+            w, m = load(weight, i), load(momentum, i)
+            g = like(load(grad, i), w) * like(factor, w)
+            u = like(beta1, w) * m + like(rest1, w) * g
+            step = like(1.0, w) if u > 0 else (like(-1.0, w) if u < 0 else u)
+            store(weight, i, w - like(lr, w) * (like(decay, w) * w + step))
+            store(momentum, i, like(beta2, w) * m + like(rest2, w) * g)
+
+
 def sgd_(
     weights: list[Array],
     grads: list[Array],
@@ -117,6 +137,24 @@ def adamw_(
     moments = beta1, beta2, 1 - beta1, 1 - beta2, 1 / (1 - beta1**step), 1 / (1 - beta2**step)
     numbers = float(lr), float(eps), float(weight_decay), *moments
     _launch(_adamw.launch, [weights, grads, firsts, seconds], scale, numbers)
+
+
+def lion_(
+    weights: list[Array],
+    grads: list[Array],
+    momenta: list[Array],
+    scale: Array,
+    *,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    weight_decay: float,
+) -> None:
+    """g = scale grad;  weight -= lr (weight_decay weight + sign(beta1 momentum + (1 - beta1) g));
+    momentum = beta2 momentum + (1 - beta2) g,  sign(0) = 0   (Chen et al. 2023)."""
+    beta1, beta2 = float(beta1), float(beta2)
+    numbers = float(lr), float(weight_decay), beta1, beta2, 1 - beta1, 1 - beta2
+    _launch(_lion.launch, [weights, grads, momenta], scale, numbers)
 
 
 def _launch(run: Callable[..., None], lists: list[list[Array]], scale: Array, numbers: tuple[float, ...]) -> None:

@@ -21,7 +21,7 @@ from .inference import decode_layers, dequantize, held_linear, held_linear_backw
 from .loss import cross_entropy, cross_entropy_backward, lm_head_loss, mse, mse_backward
 from .matmul import linear_backward, matmul
 from .norm import layernorm, layernorm_backward, rmsnorm, rmsnorm_backward
-from .optimizer import adamw_, sgd_
+from .optimizer import adamw_, lion_, sgd_
 from .pointwise import (
     abs,
     add,
@@ -121,6 +121,7 @@ __all__ = [
     "layernorm_backward",
     "le",
     "linear_backward",
+    "lion_",
     "lm_head_loss",
     "log",
     "log_softmax",

@@ -62,3 +62,25 @@ def adamw_(
         v[...] = real(beta2) * v + real(1 - beta2) * g * g
         mhat, vhat = m * real(1 / (1 - beta1**step)), v * real(1 / (1 - beta2**step))
         w -= real(lr) * (real(weight_decay) * w + mhat / (np.sqrt(vhat) + real(eps)))
+
+
+def lion_(
+    weights: list[Array],
+    grads: list[Array],
+    momenta: list[Array],
+    scale: Array,
+    *,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    weight_decay: float,
+) -> None:
+    """g = scale grad;  weight -= lr (weight_decay weight + sign(beta1 momentum + (1 - beta1) g));
+    momentum = beta2 momentum + (1 - beta2) g,  sign(0) = 0   (Chen et al. 2023)."""
+    for weight, grad, momentum in zip(weights, grads, momenta, strict=True):
+        w, m = view(weight), view(momentum)
+        real = w.dtype.type
+        g = read(grad) * real(read(scale))
+        step = np.sign(real(beta1) * m + real(1 - beta1) * g)
+        w -= real(lr) * (real(weight_decay) * w + step)
+        m[...] = real(beta2) * m + real(1 - beta2) * g

@@ -1,0 +1,102 @@
+"""One way in for every model: a run, a checkpoint, or a model published by others, told apart by what the path holds.
+
+`FORMATS` is the list of kinds that can be read. A new one is a function from a path to a `ModelSource`, and a row.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..base.config import from_dict
+from ..base.errors import CheckpointError
+from ..base.files import StrPath
+from ..device import Device
+from ..models import TransformerConfig, TransformerLM
+from .checkpoint import Checkpoint, current, load_checkpoint
+from .load import load_into
+from .published.gguf_read import holds_gguf, read_gguf_source
+from .runs import latest_checkpoint
+from .source import Format, ModelSource, OpenedModel
+
+#: Settings that a checkpoint's config.json may hold beside the model's.
+CHAT_TEMPLATE, SPECIAL_TOKENS, EOS_IDS = "chat_template", "special_tokens", "eos_ids"
+
+
+def open_model(path: StrPath, *, device: str | Device = "cpu") -> OpenedModel:
+    """The model at a path, with its tokenizer, chat template and the ids that end an answer.
+
+    path: a run folder (its newest checkpoint), a checkpoint folder, or any of `FORMATS`.
+
+    Raises:
+        CheckpointError, DataError, ConfigError: nothing there, of no known kind, damaged, or a model that asks for what
+            this library doesn't have.
+    """
+    source = open_source(path)
+    return OpenedModel(source.build(device=device), source)
+
+
+def open_source(path: StrPath) -> ModelSource:
+    """What `open_model` would build the model from. Raises what `open_model` raises."""
+    home = Path(path)
+    for kind in FORMATS:
+        if kind.holds(home):
+            return kind.read(home)
+    return _read_ours(home)  # which says what is missing
+
+
+def model_from(checkpoint: Checkpoint, *, device: str | Device = "cpu") -> TransformerLM:
+    """The model a checkpoint describes, with its weights. Raises CheckpointError for another architecture."""
+    model = TransformerLM(checkpoint_config(checkpoint), device=device, draw=False)
+    load_into(dict(model.named_parameters()), checkpoint.tensors)
+    return model
+
+
+def checkpoint_config(checkpoint: Checkpoint) -> TransformerConfig:
+    """The model configuration a checkpoint holds. Raises CheckpointError for another architecture."""
+    found = checkpoint.config.get("architecture")
+    if found != "TransformerLM":
+        raise CheckpointError(str(checkpoint.path), "unknown architecture", got=repr(found), expected="'TransformerLM'")
+    return from_dict(TransformerConfig, checkpoint.config.get("model", {}), where=f"{checkpoint.path}/config.json")
+
+
+# --- our own ----------------------------------------------------------------------------------------------------------
+
+
+def _holds_ours(path: Path) -> bool:
+    return latest_checkpoint(path) is not None or (current(path) / "state.json").is_file()
+
+
+def _read_ours(path: Path) -> ModelSource:
+    newest = latest_checkpoint(path)
+    found = load_checkpoint(path if newest is None else newest)
+    config = checkpoint_config(found)
+    template, tokens, ends = (found.config.get(key) for key in (CHAT_TEMPLATE, SPECIAL_TOKENS, EOS_IDS))
+    where = f"{found.path}/config.json"
+    for key, value, right in (
+        (CHAT_TEMPLATE, template, isinstance(template, str)),
+        (SPECIAL_TOKENS, tokens, isinstance(tokens, dict) and all(isinstance(v, str) for v in tokens.values())),
+        (EOS_IDS, ends, isinstance(ends, list) and all(type(i) is int for i in ends)),
+    ):
+        if value is not None and not right:
+            raise CheckpointError(where, f"{key} is not what is saved there", got=repr(value)[:80])
+    if ends is None:
+        eot = None if found.tokenizer is None else found.tokenizer.eot
+        ends = [] if eot is None else [eot]
+    return ModelSource(
+        found.path,
+        "pellucid",
+        config,
+        found.tensors,
+        tokenizer=found.tokenizer,
+        chat_template=template,
+        special_tokens=tokens or {},
+        eos_ids=tuple(ends),
+        checkpoint=found,
+    )
+
+
+#: The kinds of paths that hold a model, in the order in which a path is tried.
+FORMATS: tuple[Format, ...] = (
+    Format("pellucid", "a run or checkpoint folder", _holds_ours, _read_ours),
+    Format("gguf", "a GGUF file", holds_gguf, read_gguf_source),
+)

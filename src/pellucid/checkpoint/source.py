@@ -1,0 +1,101 @@
+"""What a path that holds a model gives before the model is built: configuration, weights, tokenizer, chat template.
+
+Every format ends here: our own checkpoints, and those of others. A reader turns names and layouts into ours and hands
+over weights as a mapping that reads a tensor when it is asked for, so that a model is built one tensor at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ..base.errors import DataError
+from ..device import Device
+from ..models import TransformerConfig, TransformerLM
+from ..text import PipelineTokenizer, Tokenizer
+from .checkpoint import Checkpoint
+from .load import Streamed, load_streamed
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model in a file or folder, checked and not yet in memory.
+
+    path: the file or folder the weights are in. format: which kind of it ("pellucid", "huggingface", "gguf").
+    config: of the model. weights: by our names, in our layout.
+    tokenizer: or None. chat_template: Jinja, or None. special_tokens: what that template calls `bos_token`, `eos_token`
+    and so on. eos_ids: ids that end an answer; none where nobody says.
+    ignored: settings of the source that change nothing here, named. checkpoint: where the source is one of ours.
+    """
+
+    path: Path
+    format: str
+    config: TransformerConfig
+    weights: Streamed
+    tokenizer: Tokenizer | None = None
+    chat_template: str | None = None
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    eos_ids: tuple[int, ...] = ()
+    ignored: tuple[str, ...] = ()
+    checkpoint: Checkpoint | None = None
+
+    def build(self, *, device: str | Device = "cpu") -> TransformerLM:
+        """The model with its weights, converted to float32 where they are of another float type.
+
+        Raises CheckpointError for weights that don't fit the configuration, by name and shape, before any is read.
+        """
+        model = TransformerLM(self.config, device=device, draw=False)
+        load_streamed(dict(model.named_parameters()), self.weights)
+        return model
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model ready for use, and what it came with."""
+
+    model: TransformerLM
+    source: ModelSource
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self.source.tokenizer
+
+    @property
+    def chat_template(self) -> str | None:
+        return self.source.chat_template
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]:
+        return self.source.special_tokens
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        return self.source.eos_ids
+
+    @property
+    def path(self) -> Path:
+        return self.source.path
+
+    def prompt_ids(self, text: str) -> np.ndarray:
+        """Ids of a text as the model expects it to begin: behind those its tokenizer file wants before a text (a
+        begin-of-text, as a rule). Raises DataError for text the vocabulary can't express, and
+        without a tokenizer."""
+        tokenizer = self.source.tokenizer
+        if tokenizer is None:
+            raise DataError(str(self.path), "the model has no tokenizer", hint="give it ids")
+        before = tokenizer.frame[0] if isinstance(tokenizer, PipelineTokenizer) else ()
+        return np.concatenate([np.array(before, np.uint32), tokenizer.encode(text)])
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of path that holds a model. holds: whether a path is of this kind, told from its content, cheaply.
+    read: the source in it; raises CheckpointError, DataError or ConfigError for what can't be used."""
+
+    name: str
+    what: str
+    holds: Callable[[Path], bool]
+    read: Callable[[Path], ModelSource]
