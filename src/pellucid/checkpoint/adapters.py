@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..base.config import to_dict
 from ..base.errors import CheckpointError, ConfigError
 from ..base.files import StrPath
 from ..nn import HeldMatrix, LoraConfig, Module, add_lora
@@ -29,6 +31,7 @@ from .tensor_format import shown
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
+LORA, BASE = "lora", "base"
 _PREFIX = "base_model.model."
 _MATRICES = {"A": "lora_A.weight", "B": "lora_B.weight"}
 
@@ -61,8 +64,8 @@ def adapter_tensors(model: Module, name: str | None = None) -> dict[str, Tensor]
 def save_lora(model: Module, folder: StrPath, *, name: str | None = None, base: str | None = None) -> Path:
     """Writes an adapter (None: the active one) into a folder, in place of the adapter that is there.
 
-    base: what the adapter belongs to, a folder or a name, for whoever reads the folder. The weights of the base are not
-    in it, but their fingerprint is.
+    base: what the adapter belongs to, a folder or a name, for whoever reads the folder (None: what `add_lora` was told).
+    The weights of the base are not in it, but their fingerprint is.
 
     Raises ConfigError where there is no such adapter, CheckpointError where the disk is full or refuses or the folder
     holds something else; what was there before is unchanged.
@@ -70,7 +73,7 @@ def save_lora(model: Module, folder: StrPath, *, name: str | None = None, base: 
     adapters = _of(model, "save_lora")
     config = adapters.configs[adapters.named("save_lora", name)]
     where, target = os.fspath(folder), Path(os.path.realpath(folder))
-    raw = encode_json(_peft_config(config, base), where=f"{where}: config")
+    raw = encode_json(_peft_config(config, base or adapters.base), where=f"{where}: config")
     metadata = {"format": "pt", "base_sha256": base_fingerprint(model)}
     plan = Plan(adapter_tensors(model, name), metadata, where=where)
     try:
@@ -116,6 +119,49 @@ def load_lora(model: Module, folder: StrPath, *, name: str = "default") -> LoraC
         add_lora(model, config, name=name)
         load_into(adapter_tensors(model, name), tensors, cast=True, where=where)
     return config
+
+
+def kept_tensors(model: Module) -> dict[str, Tensor]:
+    """What a checkpoint of this model holds: all parameters, or where there are adapters the active one alone."""
+    return dict(model.named_parameters()) if model.adapters is None else adapter_tensors(model)
+
+
+def lora_details(model: Module) -> dict[str, Any]:
+    """What the configuration of such a checkpoint says: the adapter, and which base it is a change of."""
+    adapters = _of(model, "lora_details")
+    config = adapters.configs[adapters.named("lora_details")]
+    return {LORA: to_dict(config), BASE: {"path": adapters.base, "sha256": base_fingerprint(model)}}
+
+
+def check_base(model: Module, details: Mapping[str, Any], *, where: str) -> None:
+    """Raises CheckpointError where `lora_details` of a checkpoint are not those of the model: another adapter, or
+    another base. The seed of the first A says nothing about one that was trained."""
+    saved, mine = _details(details, where), lora_details(model)
+    for name, expected in saved[LORA].items():
+        if name != "seed" and (got := mine[LORA].get(name)) != expected:
+            hint = "resume with the run's own configuration"
+            what = f"a checkpoint of an adapter with another {name}"
+            raise CheckpointError(where, what, got=got, expected=expected, hint=hint)
+    got, expected = mine[BASE]["sha256"], saved[BASE].get("sha256")
+    if got != expected:
+        hint = f"open {shown(str(saved[BASE].get('path')))} as it was, held in the same way"
+        what = "a checkpoint of an adapter of another base"
+        raise CheckpointError(where, what, got=got[:12], expected=str(expected)[:12], hint=hint)
+
+
+def base_path(details: Mapping[str, Any], *, where: str) -> str:
+    """Where the base of such a checkpoint is. Raises CheckpointError where it does not say."""
+    path = _details(details, where)[BASE].get("path")
+    if not isinstance(path, str):
+        raise CheckpointError(where, "an adapter of a base that it does not name", hint="open the base, then load_lora")
+    return path
+
+
+def _details(details: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    for name in (LORA, BASE):
+        if not isinstance(details.get(name), Mapping):
+            raise CheckpointError(where, f"not the configuration of an adapter: no {name}")
+    return details
 
 
 def base_fingerprint(model: Module) -> str:

@@ -62,12 +62,13 @@ class LoraConfig:
 @dataclass
 class Adapters:
     """The adapters of a model, in its attribute `adapters`: configurations and pairs by name, the pairs by the name of
-    their layer; which one is active; the parameters that were trained before the first came."""
+    their layer; which one is active; the parameters that were trained before the first came; the name of the base."""
 
     configs: dict[str, LoraConfig] = field(default_factory=dict)
     pairs: dict[str, dict[str, LowRank]] = field(default_factory=dict)
     active: str | None = None
     trained: list[Parameter] = field(default_factory=list)
+    base: str | None = None
     fingerprint: str | None = None  # of the base, once somebody asked
 
     def named(self, where: str, name: str | None = None) -> str:
@@ -79,10 +80,10 @@ class Adapters:
         return name or self.active or ""
 
 
-def add_lora(model: Module, config: LoraConfig, *, name: str = "default") -> None:
+def add_lora(model: Module, config: LoraConfig, *, name: str = "default", base: str | None = None) -> None:
     """Attaches a new adapter, which is the active one from then on, and freezes everything else.
 
-    It starts at zero: the model predicts exactly what it did. Raises ConfigError for a name that is taken, for a model
+    base: the path the model was opened from; checkpoints and saved adapters name it. The adapter starts at zero: the model predicts exactly what it did. Raises ConfigError for a name that is taken, for a model
     without such projections; the model stays as it was.
     """
     where = "add_lora"
@@ -102,6 +103,7 @@ def add_lora(model: Module, config: LoraConfig, *, name: str = "default") -> Non
         model.adapters = Adapters(trained=[p for _, p in model.named_trained()])
         model.freeze()
     found = tuple(t for t in PROJECTIONS if any(_last(path) == t for path in layers))
+    model.adapters.base = base or model.adapters.base
     model.adapters.configs[name] = replace(config, targets=found)
     model.adapters.pairs[name] = pairs
     set_adapter(model, name)

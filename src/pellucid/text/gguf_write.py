@@ -75,7 +75,7 @@ def _byte_level(tokenizer: BPETokenizer) -> tuple[dict[str, Any], list[str]]:
     for token in added:
         names[token["id"]] = token["content"]
         kinds[token["id"]] = CONTROL if token["special"] else USER_DEFINED
-        if token["lstrip"] or token["rstrip"] or token["normalized"] and tokenizer.parts.normalizer:
+        if token["lstrip"] or token["rstrip"] or (token["normalized"] and tokenizer.parts.normalizer):
             raise DataError(_WHERE, "an added token that takes white space with it", got=repr(token["content"]))
     tokens = [names.get(i, f"[PAD{i}]") for i in range(tokenizer.vocab_size)]
     types = np.array([kinds.get(i, UNUSED) for i in range(len(tokens))], np.int32)
