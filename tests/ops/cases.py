@@ -20,8 +20,8 @@ from pellucid.base import dtypes
 from pellucid.base.dtypes import DType
 from pellucid.base.rng import Generator
 from pellucid.device import Array, Device
+from pellucid.ops import low_rank
 from pellucid.ops.held import held_linear
-from pellucid.ops.low_rank import placed
 from pellucid.tape import Tensor
 
 from . import experts_numpy
@@ -357,7 +357,7 @@ def _fused() -> list[Case]:
         return whole(x, *parts[:-2], low_rank=(parts[-2], parts[-1]), turned=True, **how)
 
     def side_by_side(a: Tensor, b: Tensor) -> Tensor:
-        return placed([a, b], starts=[0, 3], rows=5, scale=0.5)
+        return low_rank.placed([a, b], starts=[0, 3], rows=5, scale=0.5)
 
     def side_by_side_numpy(a: Host, b: Host) -> Host:
         y = np.zeros((5, 5))

@@ -64,8 +64,8 @@ def adapter_tensors(model: Module, name: str | None = None) -> dict[str, Tensor]
 def save_lora(model: Module, folder: StrPath, *, name: str | None = None, base: str | None = None) -> Path:
     """Writes an adapter (None: the active one) into a folder, in place of the adapter that is there.
 
-    base: what the adapter belongs to, a folder or a name, for whoever reads the folder (None: what `add_lora` was told).
-    The weights of the base are not in it, but their fingerprint is.
+    base: what the adapter belongs to, a folder or a name, for whoever reads the folder (None: what `add_lora` was
+    told). The weights of the base are not in it, but their fingerprint is.
 
     Raises ConfigError where there is no such adapter, CheckpointError where the disk is full or refuses or the folder
     holds something else; what was there before is unchanged.
@@ -239,7 +239,7 @@ def _read(folder: Path) -> tuple[TensorFile, LoraConfig]:
         if (value := content.get(key)) not in nothing:
             raise CheckpointError(at, f"asks for {key}, which is not supported", got=shown(repr(value)))
     rank, alpha = content.get("r"), content.get("lora_alpha", content.get("r"))
-    if type(rank) is not int or type(alpha) not in (int, float):
+    if type(rank) is not int or not isinstance(alpha, int | float) or isinstance(alpha, bool):
         raise CheckpointError(at, "r and lora_alpha are not numbers", got=shown(f"{rank!r} and {alpha!r}"))
     tensors = read_tensors(folder / TENSORS)
     present = {name.removesuffix(f".{suffix}").rpartition(".")[2] for name in tensors for suffix in _MATRICES.values()}

@@ -22,7 +22,7 @@ Examples:
   pellucid merge model.gguf my-adapter merged      on any model that can be opened
   pellucid generate merged "It was"                at the speed of the base
 
-A run that trains an adapter needs none of this: generate, chat, eval and export take the run and merge by themselves."""
+A run that trains an adapter needs none of this: generate, chat and eval take the run and merge by themselves."""
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,9 @@ class Adapters:
 def add_lora(model: Module, config: LoraConfig, *, name: str = "default", base: str | None = None) -> None:
     """Attaches a new adapter, which is the active one from then on, and freezes everything else.
 
-    base: the path the model was opened from; checkpoints and saved adapters name it. The adapter starts at zero: the model predicts exactly what it did. Raises ConfigError for a name that is taken, for a model
-    without such projections; the model stays as it was.
+    base: the path the model was opened from; checkpoints and saved adapters name it. The adapter starts at zero: the
+    model predicts exactly what it did. Raises ConfigError for a name that is taken and for a model without such
+    projections; the model stays as it was.
     """
     where = "add_lora"
     if not name or "." in name:

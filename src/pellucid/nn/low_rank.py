@@ -1,4 +1,4 @@
-"""LowRank: the change an adapter makes to one linear map, and how layers that read the same input apply theirs together.
+"""LowRank: the change an adapter makes to one linear map; and how layers that read the same input apply theirs at once.
 
 The layer's own product is computed first, as if there were no adapter, and the change is added to it; so an adapter
 that starts at zero predicts exactly what the model predicted before.
@@ -46,8 +46,8 @@ class LowRank(Module):
         self, x: Tensor, onto: Tensor, *, operand_dtype: DType | None = None, result_dtype: DType | None = None
     ) -> Tensor:
         low = linear(x, self.A, operand_dtype=operand_dtype, result_dtype=narrow(x.array, operand_dtype))
-        how = {"operand_dtype": operand_dtype, "result_dtype": result_dtype}
-        return linear(low, self.change(), residual=onto, **how)
+        change = self.change()
+        return linear(low, change, residual=onto, operand_dtype=operand_dtype, result_dtype=result_dtype)
 
     def change(self) -> Tensor:
         """scale B, which turns x A^T into what is added: (N, r)."""
