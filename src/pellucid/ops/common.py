@@ -86,8 +86,8 @@ def linear_gradients(
     for_x: bool,
     for_bias: bool,
 ) -> tuple[Array | None, Array | None, Array | None]:
-    """dx, dweight and dbias of y = x weight^T + bias, those wanted. x None: the weight is frozen, x was not kept for it,
-    and no gradient of it is made."""
+    """dx, dweight and dbias of y = x weight^T + bias, those wanted. x None: the weight is frozen, x was not kept, and
+    no gradient of the weight is made."""
     how = {"operand_dtype": operand_dtype}
     if x is not None:
         return kernels.linear_backward(dy, x, weight, **how, for_x=for_x, for_weight=True, for_bias=for_bias)
