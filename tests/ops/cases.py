@@ -372,8 +372,10 @@ def _fused() -> list[Case]:
         given = None if bias is None else ops.cast(bias, wide)
         return held_linear(ops.cast(x, wide), values.array, scale.array, given)
 
-    def held_numpy(x: Host, bias: Any = 0) -> Host:
-        return x @ (np.arange(-12, 12).reshape(3, 8) * 5 * np.array([[0.01], [0.02], [0.005]])).T + bias
+    def held_numpy(x: Host, bias: Host | None) -> Host:
+        return x @ (np.arange(-12, 12).reshape(3, 8) * 5 * np.array([[0.01], [0.02], [0.005]])).T + (
+            0 if bias is None else bias
+        )
 
     def gated_changed(x: Tensor, gate: Tensor, up: Tensor, low: Tensor, change: Tensor, **how: Any) -> Tensor:
         return ops.gated_linear(x, (gate, up), low_rank=(low, change), **how)
@@ -465,7 +467,7 @@ def _fused() -> list[Case]:
         Case("self_attention changed", changed, (*projections, *change)),
         Case("self_attention biased and changed", changed, (*projections, *offsets, *change)),
         Case("held_linear", held, (normal(2, 5, 8), normal(3)), held_numpy),
-        Case("held_linear no bias", held, (normal(5, 8), None)),
+        Case("held_linear no bias", held, (normal(5, 8), None), held_numpy),
         Case("placed", side_by_side, (normal(2, 3), normal(1, 2)), side_by_side_numpy),
         Case("cross_entropy", ops.cross_entropy, (normal(4, 5), targets), _mean_loss),
         Case("cross_entropy weights", loss, (normal(4, 5), targets)),
