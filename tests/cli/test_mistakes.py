@@ -39,7 +39,7 @@ def out(tmp_path: Path) -> Path:
         (
             ["zzz"],
             "pellucid: unknown command 'zzz'. hint: the commands are train, sft, dpo, generate, chat, eval, import, "
-            "export, tokenizer, info, doctor, demo",
+            "export, merge, tokenizer, info, doctor, demo",
         ),
         (["train", "--stepz", "3"], "pellucid train: --stepz: unknown option. hint: did you mean --steps?"),
         (

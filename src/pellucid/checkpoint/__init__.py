@@ -1,5 +1,14 @@
 """Checkpoints: tensors on disk, whole runs on disk, and models of others."""
 
+from .adapters import (
+    adapter_tensors,
+    base_fingerprint,
+    check_base,
+    kept_tensors,
+    load_lora,
+    lora_details,
+    save_lora,
+)
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from .keep import keep_model
 from .llama2c import Llama2cVocabulary, load_llama2c, load_llama2c_tokenizer
@@ -24,17 +33,23 @@ __all__ = [
     "Parity",
     "Streamed",
     "TensorFile",
+    "adapter_tensors",
+    "base_fingerprint",
+    "check_base",
     "checkpoint_config",
     "checkpoint_path",
     "is_published",
     "keep_model",
+    "kept_tensors",
     "latest_checkpoint",
     "load_checkpoint",
     "load_into",
     "load_llama2c",
     "load_llama2c_tokenizer",
+    "load_lora",
     "load_streamed",
     "lock_folder",
+    "lora_details",
     "model_from",
     "open_model",
     "open_source",
@@ -42,6 +57,7 @@ __all__ = [
     "prune_checkpoints",
     "read_tensors",
     "save_checkpoint",
+    "save_lora",
     "write_gguf",
     "write_hub",
     "write_tensors",

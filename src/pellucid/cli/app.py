@@ -27,6 +27,7 @@ COMMANDS = {
     "eval": "measure a model on text it was not trained on",
     "import": "turn a published model (a Hugging Face folder, a GGUF file) into a checkpoint",
     "export": "write a model alone: a checkpoint, a Hugging Face folder, or a GGUF file",
+    "merge": "fold an adapter into the model it was trained on",
     "tokenizer": "train and use tokenizers, look into them, compare them",
     "info": "say what a run, checkpoint, tensor, token or tokenizer file is",
     "doctor": "say what this machine offers, and check that it computes correctly",

@@ -21,6 +21,7 @@ from ..ops import attention, rope, self_attention, tensor
 from ..tape import Tensor
 from .held import HeldMatrix
 from .layers import Linear, RMSNorm, lay_out_together
+from .low_rank import changes
 from .module import Module
 
 
@@ -208,6 +209,7 @@ class SelfAttention(Module):
             heads=self.heads,
             kv_heads=self.kv_heads,
             rotary=rotary,
+            low_rank=changes(x, [q, k, v], operand_dtype=q.operand_dtype),
             interleaved=self.interleaved,
             starts=starts,
             positions=positions,
