@@ -64,7 +64,7 @@ class BPETokenizer(PipelineTokenizer):
         ids = numbered(where, special, vocab_size - len(special))
         texts = [texts] if isinstance(texts, str) else texts
         normalizer = Normalizer([Prepend(" ")] if space_before else [])
-        words = distinct_words(map(normalizer, texts) if space_before else texts, cut, where)
+        words = distinct_words(texts, cut, where, before=" " if space_before else "")
         tokens, merges = learn_merges(words, vocab_size - len(special), min_frequency=min_frequency, where=where)
         parts = Parts(
             model=BPEModel(tokens, merges),
