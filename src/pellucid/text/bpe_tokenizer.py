@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from ..base.errors import DataError
 from .bpe import BPEModel
 from .bpe_train import distinct_words, learn_merges
@@ -26,6 +28,29 @@ class BPETokenizer(PipelineTokenizer):
         """The model."""
         assert isinstance(self.parts.model, BPEModel)
         return self.parts.model
+
+    def _encode_other(self, raw: bytes, valid: int) -> np.ndarray:
+        """As tiktoken has it (`CoreBPE.encode_bytes`): the text before is cut into words; the last of them, with white
+        space before it if it is white space, and all that follows are one word."""
+        if self.model.characters or any(cut.flags & DROP_SPACE for cut in self.parts.pretokenizer.cuts):
+            return super()._encode_other(raw, valid)
+        text, rest = raw[:valid].decode("utf-8"), raw[valid:]
+        pieces = self.cut_special(text, allowed_special=())
+        begin = pieces[-1][0] if pieces and pieces[-1][2] is None else len(text)
+        before = self.encode(text[:begin])
+        words = self._cut([self.parts.normalizer(text[begin:])], first=begin == 0)
+        ids, starts = self.model.encode_words(words.data, words.starts)
+        n = len(ids) - int(starts[-2]) if len(ids) else 0
+        if n and self._is_blank(ids[-n]):
+            while n < len(ids) and self._is_blank(ids[-n - 1]):
+                n += 1
+        kept = len(ids) - n
+        word = b"".join(self.model.tokens[i] or b"" for i in ids[kept:].tolist()) + rest
+        last, _ = self.model.encode_words(np.frombuffer(word, np.uint8), np.array([0, len(word)]))
+        return np.concatenate([before, ids[:kept], last])
+
+    def _is_blank(self, number: int) -> bool:
+        return not (self.model.tokens[number] or b"").strip(b" \n\t")
 
     @classmethod
     def train(

@@ -1,7 +1,8 @@
 """The trainer of byte-level byte-pair vocabularies: from texts to distinct words with counts, from those to merges.
 
-Counts are integers, and of pairs that are equally frequent the one with the smaller ids is merged first: the same corpus
-gives the same vocabulary, bit for bit, on any number of threads and in any order of the texts. Ids are GPT-2's: the 256 bytes in the order of its alphabet, the merges in their order, special tokens last.
+Counts are integers, and of pairs that are equally frequent the one with the smaller ids is merged first: the same
+corpus gives the same vocabulary, bit for bit, on any number of threads and in any order of the texts. Ids are GPT-2's:
+the 256 bytes in the order of its alphabet, the merges in their order, special tokens last.
 """
 
 from __future__ import annotations

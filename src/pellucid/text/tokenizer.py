@@ -101,6 +101,19 @@ class Tokenizer(ABC):
                 counts[i + 1] += len(parts[-1])
         return IdBatch(np.concatenate(parts), np.cumsum(counts))
 
+    def encode_bytes(self, raw: bytes) -> np.ndarray:
+        """Ids of bytes that may be no UTF-8; without a normaliser, `decode_bytes` gives exactly these bytes back. Of
+        UTF-8 they are `encode`'s, and no special token is among them. Raises DataError for other bytes, where the kind has no ids for them."""
+        if not isinstance(raw, bytes | bytearray | memoryview):
+            where = f"{type(self).__name__}.encode_bytes"
+            raise DataError(where, "not bytes", got=type(raw).__name__, expected="bytes", hint="encode takes text")
+        raw = bytes(raw)
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return self._encode_other(raw, error.start)
+        return self.encode(text)
+
     def encode_offsets(
         self, text: str, *, allowed_special: str | Collection[str] = ()
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -132,6 +145,15 @@ class Tokenizer(ABC):
     def _encode_rest(self, text: str) -> np.ndarray:
         """`_encode` of text that stands behind a special token."""
         return self._encode(text)
+
+    def _encode_other(self, raw: bytes, valid: int) -> np.ndarray:
+        """Ids of bytes of which the first `valid` are UTF-8 and the next one is not."""
+        raise DataError(
+            f"{type(self).__name__}.encode_bytes",
+            f"byte {valid} is no UTF-8, and this tokenizer has no ids for such bytes",
+            got=f"0x{raw[valid]:02X}",
+            hint="decode them with errors='replace', or take a tokenizer of bytes",
+        )
 
     def _encode_batch(self, texts: Sequence[str]) -> IdBatch:
         """`_encode` of many texts."""

@@ -45,12 +45,15 @@ def joined(values: np.ndarray, places: np.ndarray, edges: np.ndarray) -> np.ndar
     return result
 
 
+def marked(text: str) -> str:
+    """The text with one space more at the beginning of every line that isn't empty."""
+    return (_LINE.sub(" ", text) if "\n" in text else " " + text) if text else text
+
+
 def marked_utf8(texts: Sequence[str], where: str) -> tuple[np.ndarray, np.ndarray]:
-    """`utf8_batch` of the texts with one space more at the beginning of every line that isn't empty. Raises DataError,
-    in the name of `where`, for half a surrogate pair."""
-    marked = [(_LINE.sub(" ", text) if "\n" in text else " " + text) if text else text for text in texts]
+    """`utf8_batch` of the `marked` texts. Raises DataError, in the name of `where`, for half a surrogate pair."""
     try:
-        return utf8_batch(marked, where)
+        return utf8_batch(list(map(marked, texts)), where)
     except DataError:
         # Names the place in the text as it came.
         utf8(texts[0], where) if len(texts) == 1 else utf8_batch(texts, where)

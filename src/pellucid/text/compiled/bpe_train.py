@@ -1,13 +1,13 @@
 """Learning merges: the most frequent pair of neighbours becomes a symbol, again and again (Sennrich et al. 2016).
 
-All words are one row of symbols in memory, an edge between them. A symbol stands at the place of its first byte, so the
-next one is as many places on as it has bytes; its last place says how many to go back. A table counts every pair,
-weighted by how often its word occurs; a heap finds the most frequent one, and among equals the one with the smaller ids.
-Counts are integers and nothing depends on the order of the words, so the same corpus gives the same merges.
+All words are one row of symbols in memory, an edge between them. A symbol stands at the place of its first byte, so
+the next one is as many places on as it has bytes; its last place says how many to go back. A table counts every pair,
+weighted by how often its word occurs; a heap finds the most frequent one, and among equals the one with the smaller
+ids. Counts are integers and nothing depends on the order of the words, so the same corpus gives the same merges.
 
-A merge changes the pairs around its places and no other. What changes is added up by neighbour first: the table is asked
-once for each neighbour, and all places of a new pair are known at once and lie in a row (a *run*). A pair has more than
-one run only if one of its symbols has come about in two ways.
+A merge changes the pairs around its places and no other. What changes is added up by neighbour first: the table is
+asked once for each neighbour, and all places of a new pair are known at once and lie in a row (a *run*). A pair has
+more than one run only if one of its symbols has come about in two ways.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _shift(slots):
 
 @inner
 def _slot(pairs, shift, key):
-    """Slot of a pair in the table, or of the hole where it belongs. pairs: 2 per slot, key and count; key -1: a hole."""
+    """Slot of a pair in the table, or of the hole where it belongs. pairs: key and count of each slot, -1 in a hole."""
     mask = (len(pairs) >> 1) - 1
     slot = np.int64(mixed(key) >> np.uint64(shift))
     while pairs[2 * slot] != key and pairs[2 * slot] != -1:
@@ -276,8 +276,8 @@ def learn(lo, hi, data, starts, counts, alphabet, words, begins, merges, result,
                 more = np.empty(6 * (n_runs + n_lefts + n_rights), np.int64)
                 more[: 3 * n_runs] = runs[: 3 * n_runs]
                 runs = more
-            # The counts, and the runs of the new pairs: first on the right, for what was counted there may be gone again
-            # once the next place is merged.
+            # The counts, and the runs of the new pairs: first on the right, for what was counted there may be gone
+            # again once the next place is merged.
             for k in range(n_lefts + n_rights):
                 if k < n_rights:
                     x = np.int64(rights[k])
@@ -304,7 +304,8 @@ def learn(lo, hi, data, starts, counts, alphabet, words, begins, merges, result,
                 if pairs[2 * slot + 1] >= fewest:
                     heap = _push(heap, size, pairs[2 * slot + 1], pairs[2 * slot])
                     size += 1
-            # The places. What stands on the left of one was merged before it, if at all, what stands on the right after.
+            # The places. What stands on the left of one was merged before it, if at all; what stands on the right
+            # may have been merged after it, so it was kept.
             for f in range(n):
                 at, y = np.int64(found[f]), np.int64(nexts[f])
                 back = np.int64(symbols[at - 1])
