@@ -19,6 +19,7 @@ from pellucid.text.alphabet import ORDER
 from pellucid.text.batch import utf8_batch
 from pellucid.text.hub_write import canonical_merges
 from pellucid.text.patterns import PATTERNS
+from pellucid.text.special import is_word
 from pellucid.text.split import split
 from pellucid.text.unicode import LETTER, LOWER, NUMBER, PUNCTUATION, SPACE, UPPER, classes
 
@@ -118,6 +119,13 @@ def test_words_of_every_pattern(name: str) -> None:
             assert found == expected, repr(text)
             at += len(expected)
         assert at == len(edges) - 1
+
+
+def test_characters_of_a_single_word() -> None:
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0}, unk_token="?"))
+    made.add_tokens([tokenizers.AddedToken("they", single_word=True, normalized=False)])
+    for code, found in zip(SCALARS, made.encode_batch([f"they{chr(code)}" for code in SCALARS]), strict=True):
+        assert is_word(chr(code)) == ("they" not in found.tokens), hex(code)
 
 
 # --- ids --------------------------------------------------------------------------------------------------------------
@@ -220,6 +228,13 @@ CHANGES: dict[str, dict[str, Any]] = {
             {"id": 1504, "content": "they", **ADDED, "special": False, "normalized": True},
         ]
     },
+    "single words": {
+        "added_tokens": [
+            {"id": 1500, "content": "they", **ADDED, "special": False, "single_word": True},
+            {"id": 1501, "content": "<R>", **ADDED, "single_word": True, "rstrip": True},
+            {"id": 1502, "content": "zq", **ADDED, "special": False, "single_word": True, "normalized": True},
+        ]
+    },
 }
 
 
@@ -232,7 +247,8 @@ def test_tokenizer_json(name: str, hub_file: str, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content), encoding="utf-8")
     ours, theirs = load_tokenizer(path), tokenizers.Tokenizer.from_file(str(path))
-    marked = ["<|a|>b <|a|><R>  x", "  <|a|>b", "a  the\n <|a|>b<R> \t", "they  theythe"]
+    marked = ["they", "theythey they <R><R> x<R> <R>x zq zqzq zq.zq", "they  theythe"]
+    marked += ["<|a|>b <|a|><R>  x", "  <|a|>b", "a  the\n <|a|>b<R> \t", "they  theythe"]
     texts = [*TEXTS, *marked, *scalar_texts(61)]
     same_ids(ours.encode_batch(texts, allowed_special="all"), hub_ids(theirs, texts), texts)
     # Written again it is the same, here and there.

@@ -103,7 +103,8 @@ class Tokenizer(ABC):
 
     def encode_bytes(self, raw: bytes) -> np.ndarray:
         """Ids of bytes that may be no UTF-8; without a normaliser, `decode_bytes` gives exactly these bytes back. Of
-        UTF-8 they are `encode`'s, and no special token is among them. Raises DataError for other bytes, where the kind has no ids for them."""
+        UTF-8 they are `encode`'s, and no special token is among them. Raises DataError for other bytes, where the kind
+        has no ids for them."""
         if not isinstance(raw, bytes | bytearray | memoryview):
             where = f"{type(self).__name__}.encode_bytes"
             raise DataError(where, "not bytes", got=type(raw).__name__, expected="bytes", hint="encode takes text")
