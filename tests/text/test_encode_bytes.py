@@ -136,3 +136,51 @@ def test_half_a_surrogate_pair_is_named(kind: str) -> None:
             call("the\udcff")
     with pytest.raises(DataError, match=r"text 1: character 0 is half a surrogate pair and has no bytes; got U\+D800"):
         tokenizer.encode_batch(["the", "\ud800"])
+
+
+ANY: dict[str, tuple[Callable[[], object], str]] = {
+    "bytes": (
+        lambda: ByteTokenizer().encode(b"abc"),  # pyright: ignore[reportArgumentType]
+        "ByteTokenizer.encode: not text; got bytes, expected a string. hint: encode_bytes takes bytes",
+    ),
+    "number": (
+        lambda: CharTokenizer("a").encode_offsets(5),  # pyright: ignore[reportArgumentType]
+        "CharTokenizer.encode_offsets: not text; got int, expected a string",
+    ),
+    "in a batch": (
+        lambda: ByteTokenizer().encode_batch(["a", None]),  # pyright: ignore[reportArgumentType]
+        "ByteTokenizer.encode_batch, text 1: not text; got NoneType, expected a string",
+    ),
+    "one text": (
+        lambda: ByteTokenizer().encode_batch("abc"),
+        "ByteTokenizer.encode_batch: one text; expected a list of texts. hint: encode takes one text",
+    ),
+    "bpe corpus": (
+        lambda: BPETokenizer.train([b"abc"], 300),  # pyright: ignore[reportArgumentType]
+        "BPETokenizer.train: not text; got bytes, expected strings, a document each",
+    ),
+    "unigram corpus": (
+        lambda: UnigramTokenizer.train(["a", None], 300),  # pyright: ignore[reportArgumentType]
+        "UnigramTokenizer.train: not text; got NoneType, expected strings, a document each",
+    ),
+    "bpe size": (
+        lambda: BPETokenizer.train(TEXT, 300.5),  # pyright: ignore[reportArgumentType]
+        "BPETokenizer.train: not a size for a vocabulary; got 300.5, expected a whole number",
+    ),
+    "unigram size": (
+        lambda: UnigramTokenizer.train(TEXT, "300"),  # pyright: ignore[reportArgumentType]
+        "UnigramTokenizer.train: not a size for a vocabulary; got '300', expected a whole number",
+    ),
+    "count": (
+        lambda: BPETokenizer.train(TEXT, 300, min_frequency=1 << 70),
+        "BPETokenizer.train: not a count; got 1180591620717411303424, expected min_frequency of 1 or more",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANY)
+def test_what_is_neither_text_nor_a_size_is_refused(name: str) -> None:
+    make, message = ANY[name]
+    with pytest.raises(DataError) as error:
+        make()
+    assert str(error.value) == message

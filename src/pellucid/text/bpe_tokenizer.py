@@ -15,7 +15,7 @@ from .parts import Parts
 from .patterns import DROP_SPACE, pattern_named
 from .pipeline import PipelineTokenizer
 from .pretokenize import Pretokenizer
-from .special import AddedToken, numbered
+from .special import AddedToken, check_size, numbered
 
 
 class BPETokenizer(PipelineTokenizer):
@@ -84,8 +84,9 @@ class BPETokenizer(PipelineTokenizer):
         cut = pattern_named(pattern, where)
         if cut.flags & DROP_SPACE:
             raise DataError(where, "a pattern that drops white space, which bytes can't bring back", got=repr(pattern))
-        if not isinstance(min_frequency, int) or min_frequency < 1:
+        if not isinstance(min_frequency, int) or not 1 <= min_frequency < 1 << 63:
             raise DataError(where, "not a count", got=min_frequency, expected="min_frequency of 1 or more")
+        check_size(where, vocab_size)
         ids = numbered(where, special, vocab_size - len(special))
         texts = [texts] if isinstance(texts, str) else texts
         normalizer = Normalizer([Prepend(" ")] if space_before else [])

@@ -30,7 +30,7 @@ def distinct_words(texts: Iterable[str], pattern: Pattern, where: str, *, before
     """
 
     def words() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for block in blocks(texts):
+        for block in blocks(texts, where):
             try:
                 encoded = utf8_batch([before + text if text else text for text in block] if before else block, where)
             except DataError:

@@ -65,6 +65,12 @@ def numbered(where: str, names: Sequence[str], first: int) -> dict[str, int]:
     return {name: first + i for i, name in enumerate(names)}
 
 
+def check_size(where: str, vocab_size: int) -> None:
+    """Raises DataError for what is no number of ids."""
+    if not isinstance(vocab_size, int) or isinstance(vocab_size, bool):
+        raise DataError(where, "not a size for a vocabulary", got=repr(vocab_size), expected="a whole number")
+
+
 def has_surrogate(text: str) -> bool:
     """Whether `text` holds half a surrogate pair, which is no character and has no UTF-8."""
     try:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..base.errors import DataError
 from ..base.files import StrPath, canonical_json, check_target, write_json
-from .batch import IdBatch
+from .batch import IdBatch, not_text
 from .special import AddedToken, Piece, SpecialTokens
 
 END_OF_TEXT = "<|endoftext|>"
@@ -70,6 +70,7 @@ class Tokenizer(ABC):
     def encode(self, text: str, *, allowed_special: str | Collection[str] = ()) -> np.ndarray:
         """Ids of `text`, uint32. Names of special tokens in it are text like any other, unless `allowed_special` has
         them ("all" for every one). Raises DataError for text the vocabulary can't express, and for a name it lacks."""
+        self._check_text(text, "encode")
         allowed = self._added.allowed(allowed_special)
         if not allowed:
             return self._encode(text)
@@ -85,6 +86,9 @@ class Tokenizer(ABC):
 
     def encode_batch(self, texts: Sequence[str], *, allowed_special: str | Collection[str] = ()) -> IdBatch:
         """Ids of many texts, the same as `encode` of each."""
+        if isinstance(texts, str):
+            where = f"{type(self).__name__}.encode_batch"
+            raise DataError(where, "one text", expected="a list of texts", hint="encode takes one text")
         allowed = self._added.allowed(allowed_special)
         if not allowed:
             return self._encode_batch(texts)
@@ -115,11 +119,16 @@ class Tokenizer(ABC):
             return self._encode_other(raw, error.start)
         return self.encode(text)
 
+    def _check_text(self, text: str, name: str) -> None:
+        if not isinstance(text, str):
+            raise not_text(f"{type(self).__name__}.{name}", text)
+
     def encode_offsets(
         self, text: str, *, allowed_special: str | Collection[str] = ()
     ) -> tuple[np.ndarray, np.ndarray]:
         """Ids of `text`, and (ids, 2) begin and end of the characters each stands for; of a character that is spread
         over several ids, every one has all of it. Raises DataError as `encode`, and where the kind can't tell."""
+        self._check_text(text, "encode_offsets")
         ids, offsets = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int64)]
         for begin, end, number in self._added.cut(text, self._added.allowed(allowed_special)):
             if number is None:

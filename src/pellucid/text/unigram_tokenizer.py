@@ -23,7 +23,7 @@ from ..base.errors import DataError
 from ..base.files import check_keys
 from ..base.rng import Generator
 from .batch import IdBatch, character_offsets, utf8
-from .special import has_surrogate, numbered
+from .special import check_size, has_surrogate, numbered
 from .started import StartedTokenizer
 from .unigram import UnigramModel, is_score
 from .unigram_train import UnigramTrainer, UnigramTraining
@@ -119,6 +119,7 @@ class UnigramTokenizer(StartedTokenizer):
                 larger than the corpus can give; the message says how large it may be.
         """
         options = UnigramTraining() if options is None else options
+        check_size("UnigramTokenizer.train", vocab_size)
         numbered("UnigramTokenizer.train", special, 0)
         trainer = UnigramTrainer([texts] if isinstance(texts, str) else texts, options)
         # Pieces of one ASCII character need no id beside that of their byte.

@@ -95,7 +95,7 @@ def count_words(texts: Iterable[str], where: str, *, longest: int) -> dict[bytes
     """
 
     def words() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for block in blocks(texts):
+        for block in blocks(texts, where):
             data, edges = marked_utf8(block, where)
             yield data, split_words(data, edges, longest=longest)[0]
 
@@ -142,11 +142,14 @@ def _counted(data: np.ndarray, starts: np.ndarray, weights: np.ndarray, chunks: 
     return Counted(data[places], cuts, joined(counts, chunks[:-1], edges))
 
 
-def blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The texts in order, about 8 million characters at a time."""
+def blocks(texts: Iterable[str], where: str) -> Iterator[list[str]]:
+    """The texts in order, about 8 million characters at a time. Raises DataError, in the name of `where`, for what is
+    no string."""
     block: list[str] = []
     size = 0
     for text in texts:
+        if not isinstance(text, str):
+            raise DataError(where, "not text", got=type(text).__name__, expected="strings, a document each")
         block.append(text)
         size += len(text)
         if size >= _BLOCK:
