@@ -105,7 +105,7 @@ class Tokenizer(ABC):
                 counts[i + 1] += len(parts[-1])
         return IdBatch(np.concatenate(parts), np.cumsum(counts))
 
-    def encode_bytes(self, raw: bytes) -> np.ndarray:
+    def encode_bytes(self, raw: bytes | bytearray | memoryview) -> np.ndarray:
         """Ids of bytes that may be no UTF-8; without a normaliser, `decode_bytes` gives exactly these bytes back. Of
         UTF-8 they are `encode`'s, and no special token is among them. Raises DataError for other bytes, where the kind
         has no ids for them."""
