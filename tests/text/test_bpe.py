@@ -19,6 +19,7 @@ from pellucid.text.alphabet import ORDER, spelled, unspelled
 from pellucid.text.batch import utf8_batch
 from pellucid.text.patterns import PATTERNS, SIMPLE
 from pellucid.text.split import split
+from pellucid.text.words import distinct
 
 HARD = "می‌خواهم ي ی ك ک 123 ۱۲۳ مُحَمَّد\r\né 𝔘𝕟𝕚 👩‍👩‍👧 \u0000\u0001\t\ufeff\U0010ffff don't  WE'LL   \n\n x"
 CORPUS = [
@@ -55,8 +56,11 @@ def learned(words: list[bytes], size: int, fewest: int) -> list[tuple[bytes, byt
         for row, n in rows:
             for pair in pairwise(row):
                 counts[pair] += n
+        if not counts:
+            break
         best = min(counts, key=lambda pair: (-counts[pair], ids[pair[0]], ids[pair[1]]))
-        assert counts[best] >= fewest
+        if counts[best] < fewest:
+            break
         merges.append(best)
         ids.setdefault(best[0] + best[1], len(ids))
         rows = [(merged(row, {best: 0}), n) for row, n in rows]
@@ -94,6 +98,40 @@ def test_runs_of_one_letter_are_learned_as_defined() -> None:
     texts = ["a" * n for n in (2, 3, 5, 7, 9, 13, 20)] + ["ba" * 9, "ab" * 7 + "a"]
     found = BPETokenizer.train(texts, 266, min_frequency=1)
     assert found.model.merges == learned(words_of(texts, "gpt2"), 266, 1)
+
+
+@pytest.mark.parametrize("letters", [2, 3, 4])
+def test_random_words_are_learned_as_defined(letters: int) -> None:
+    """Few letters: runs, pairs that come back, and tokens that come about in two ways."""
+    stream = Generator(letters)
+    for fewest in (1, 1, 1, 3):
+        lengths = (1 + stream.integers(24, 30)).tolist()
+        words = ["".join("abcd"[i] for i in stream.integers(letters, n).tolist()) for n in lengths]
+        corpus = [word for i, word in enumerate(words) for _ in range(1 + i % 5)]
+        counted = words_of(corpus, "gpt2")
+        most = 256 + len({left + right for left, right in learned(counted, 320, fewest)})
+        for size, texts in ((most, corpus), (most - 9, corpus[::-1])):
+            # A pair that comes back after all were merged is merged again, under the rank it has.
+            merges = list(dict.fromkeys(learned(counted, size, fewest)))
+            assert BPETokenizer.train(texts, size, min_frequency=fewest).model.merges == merges
+
+
+def test_words_of_many_chunks_and_blocks_are_counted_once() -> None:
+    words = [f"{'xyz'[i % 3]}{i * i % 1009}" for i in range(400_000)]
+    data = np.frombuffer("".join(words).encode(), np.uint8)
+    starts = np.cumsum([0, *map(len, words)])
+    whole = distinct([(data, starts)])
+    cut = 123_456
+    parts = distinct(
+        [(data, starts[: cut + 1]), (data[:0], starts[:1]), (data[starts[cut] :], starts[cut:] - starts[cut])]
+    )
+    for found in (whole, parts):
+        spelled = found.data.tobytes()
+        edges = pairwise(found.starts.tolist())
+        counts = {spelled[a:b].decode(): n for (a, b), n in zip(edges, found.counts.tolist(), strict=True)}
+        assert counts == Counter(words)
+        assert list(counts) == list(dict.fromkeys(words))
+    assert len(distinct([]).counts) == 0
 
 
 def test_encoding_follows_the_definition(tokenizer: BPETokenizer, random_words: list[bytes]) -> None:
@@ -271,6 +309,11 @@ def test_the_alphabet_is_one_to_one() -> None:
             lambda: BPETokenizer.train("abc abc", 300),
             "BPETokenizer.train: a vocabulary larger than the corpus can give; got 300, expected at most 258. hint: "
             "ask for fewer, lower min_frequency, or give more text",
+        ),
+        (
+            lambda: BPETokenizer.train("abc abc", 1 << 62),
+            "BPETokenizer.train: a vocabulary larger than the corpus can give; got 4611686018427387904, expected at "
+            "most 258. hint: ask for fewer, lower min_frequency, or give more text",
         ),
         (
             lambda: BPETokenizer.train("abc", 300, pattern="gpt5"),

@@ -287,8 +287,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "added_tokens: an id other than the vocabulary's; got 9 and 5 for 'ab'",
     ),
     "single word": (
-        changed(added_tokens=[{"id": 8, "content": "x", "single_word": True}]),
-        "added_tokens: single_word is not supported; got 'x'",
+        changed(added_tokens=[{"id": 8, "content": "x", "single_word": "yes"}]),
+        "added_tokens: a switch that is neither true nor false; got 'x'",
     ),
     "normaliser": (
         changed(normalizer={"type": "BertNormalizer"}),

@@ -98,6 +98,17 @@ def test_refusals(make: object, message: str) -> None:
     assert str(refused.value) == message
 
 
+def test_single_words() -> None:
+    word = AddedToken("ab", 1, special=False, single_word=True)
+    for text in ("xab", "abx", "ab_", "1ab", "ab\u0301", "\u200dab", "Ⓐab", "abab"):
+        assert cut(text, word) == [(text, None)]
+    for text, rest in (("ab", []), ("ab.", [(".", None)]), ("ab½", [("½", None)]), ("ab\n", [("\n", None)])):
+        assert cut(text, word) == [("ab", 1), *rest]
+    # A token that touches it is an end, like that of a text; one that doesn't count is passed over whole.
+    end = AddedToken("<|end|>", 2)
+    assert cut("<|end|>ab<|end|>", word, end) == [("<|end|>", 2), ("ab", 1), ("<|end|>", 2)]
+
+
 def test_a_batch_is_a_sequence() -> None:
     batch = IdBatch.of([np.array([1, 2], np.uint32), np.empty(0, np.uint32), np.array([3], np.uint32)])
     assert batch.starts.tolist() == [0, 2, 2, 3]

@@ -56,6 +56,12 @@ class IdBatch(Sequence[np.ndarray]):
         return f"IdBatch(texts={len(self)}, ids={len(self.ids)})"
 
 
+def not_text(where: str, text: object) -> DataError:
+    """The refusal of what is no string."""
+    hint = "encode_bytes takes bytes" if isinstance(text, bytes) else None
+    return DataError(where, "not text", got=type(text).__name__, expected="a string", hint=hint)
+
+
 def utf8(text: str, where: str) -> bytes:
     """The bytes of a text. Raises DataError, in the name of `where`, for half a surrogate pair."""
     try:
@@ -72,9 +78,13 @@ def utf8(text: str, where: str) -> bytes:
 def utf8_batch(texts: Sequence[str], where: str) -> tuple[np.ndarray, np.ndarray]:
     """UTF-8 of all texts in a row (uint8), and where each begins (int64, texts + 1).
 
-    Raises DataError for half a surrogate pair, with the number of the text.
+    Raises DataError for half a surrogate pair and for what is no string, with the number of the text.
     """
-    joined = "".join(texts)
+    try:
+        joined = "".join(texts)
+    except TypeError:
+        number = next(i for i, text in enumerate(texts) if not isinstance(text, str))
+        raise not_text(f"{where}, text {number}", texts[number]) from None
     try:
         raw = joined.encode("utf-8")
     except UnicodeEncodeError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from ..base.errors import DataError
 from .bpe import BPEModel
 from .bpe_train import distinct_words, learn_merges
@@ -13,7 +15,7 @@ from .parts import Parts
 from .patterns import DROP_SPACE, pattern_named
 from .pipeline import PipelineTokenizer
 from .pretokenize import Pretokenizer
-from .special import AddedToken, numbered
+from .special import AddedToken, check_size, numbered
 
 
 class BPETokenizer(PipelineTokenizer):
@@ -26,6 +28,29 @@ class BPETokenizer(PipelineTokenizer):
         """The model."""
         assert isinstance(self.parts.model, BPEModel)
         return self.parts.model
+
+    def _encode_other(self, raw: bytes, valid: int) -> np.ndarray:
+        """As tiktoken has it (`CoreBPE.encode_bytes`): the text before is cut into words; the last of them, with white
+        space before it if it is white space, and all that follows are one word."""
+        if self.model.characters or any(cut.flags & DROP_SPACE for cut in self.parts.pretokenizer.cuts):
+            return super()._encode_other(raw, valid)
+        text, rest = raw[:valid].decode("utf-8"), raw[valid:]
+        pieces = self.cut_special(text, allowed_special=())
+        begin = pieces[-1][0] if pieces and pieces[-1][2] is None else len(text)
+        before = self.encode(text[:begin])
+        words = self._cut([self.parts.normalizer(text[begin:])], first=begin == 0)
+        ids, starts = self.model.encode_words(words.data, words.starts)
+        n = len(ids) - int(starts[-2]) if len(ids) else 0
+        if n and self._is_blank(ids[-n]):
+            while n < len(ids) and self._is_blank(ids[-n - 1]):
+                n += 1
+        kept = len(ids) - n
+        word = b"".join(self.model.tokens[i] or b"" for i in ids[kept:].tolist()) + rest
+        last, _ = self.model.encode_words(np.frombuffer(word, np.uint8), np.array([0, len(word)]))
+        return np.concatenate([before, ids[:kept], last])
+
+    def _is_blank(self, number: int) -> bool:
+        return not (self.model.tokens[number] or b"").strip(b" \n\t")
 
     @classmethod
     def train(
@@ -59,12 +84,13 @@ class BPETokenizer(PipelineTokenizer):
         cut = pattern_named(pattern, where)
         if cut.flags & DROP_SPACE:
             raise DataError(where, "a pattern that drops white space, which bytes can't bring back", got=repr(pattern))
-        if not isinstance(min_frequency, int) or min_frequency < 1:
+        if not isinstance(min_frequency, int) or not 1 <= min_frequency < 1 << 63:
             raise DataError(where, "not a count", got=min_frequency, expected="min_frequency of 1 or more")
+        check_size(where, vocab_size)
         ids = numbered(where, special, vocab_size - len(special))
         texts = [texts] if isinstance(texts, str) else texts
         normalizer = Normalizer([Prepend(" ")] if space_before else [])
-        words = distinct_words(map(normalizer, texts) if space_before else texts, cut, where)
+        words = distinct_words(texts, cut, where, before=" " if space_before else "")
         tokens, merges = learn_merges(words, vocab_size - len(special), min_frequency=min_frequency, where=where)
         parts = Parts(
             model=BPEModel(tokens, merges),

@@ -38,6 +38,9 @@ class ByteTokenizer(Tokenizer):
         data, starts = utf8_batch(texts, "ByteTokenizer.encode_batch")
         return IdBatch(data.astype(np.uint32), starts)
 
+    def _encode_other(self, raw: bytes, valid: int) -> np.ndarray:
+        return np.frombuffer(raw, dtype=np.uint8).astype(np.uint32)
+
     def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         ids = self._encode(text)
         at = np.arange(len(ids))

@@ -101,14 +101,12 @@ def _added(items: Any) -> list[AddedToken]:
     tokens = []
     for item in items:
         found = record(item, _ADDED, "added_tokens")
-        if found["single_word"]:
-            raise refuse("added_tokens", "single_word is not supported", got=repr(found["content"]))
         if not isinstance(found["content"], str):
             raise refuse("added_tokens", "content that is no string", got=repr(found["content"])[:60])
         if type(found["id"]) is not int or not 0 <= found["id"] < MOST_TOKENS:
             raise refuse("added_tokens", "not an id", got=repr(found["id"]))
         normalized = not found["special"] if found["normalized"] is None else found["normalized"]
-        flags = {key: found[key] for key in ("special", "lstrip", "rstrip")} | {"normalized": normalized}
+        flags = {key: found[key] for key in ("special", "lstrip", "rstrip", "single_word")} | {"normalized": normalized}
         if not all(isinstance(flag, bool) for flag in flags.values()):
             raise refuse("added_tokens", "a switch that is neither true nor false", got=repr(found["content"]))
         tokens.append(AddedToken(found["content"], found["id"], **flags))

@@ -44,7 +44,7 @@ def _added(token: AddedToken) -> dict[str, Any]:
     return {
         "id": token.id,
         "content": token.content,
-        "single_word": False,
+        "single_word": token.single_word,
         "lstrip": token.lstrip,
         "rstrip": token.rstrip,
         "normalized": token.normalized,

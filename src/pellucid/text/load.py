@@ -22,6 +22,7 @@ from .normalize import Normalizer
 from .normalized import NormalizedTokenizer
 from .rank_files import read_clip, read_folder, read_tiktoken
 from .sentencepiece_tokenizer import SentencePieceTokenizer
+from .tekken import tekken_of
 from .tokenizer import Tokenizer
 from .unigram_tokenizer import UnigramTokenizer
 
@@ -35,8 +36,9 @@ _RANKS = re.compile(rb"[A-Za-z0-9+/]+=* \d+\r?\n")
 
 def load_tokenizer(path: StrPath) -> Tokenizer:
     """The tokenizer in a file that `Tokenizer.save` wrote, or in one of the published formats: Hugging Face's
-    tokenizer.json, tiktoken's ranks (r50k, p50k, cl100k, o200k), CLIP's gzipped merges, SentencePiece's .model, the
-    vocabulary of a GGUF file; or in a folder that has a tokenizer.json, or GPT-2's encoder.json and vocab.bpe.
+    tokenizer.json, tiktoken's ranks (r50k, p50k, cl100k, o200k), CLIP's gzipped merges, SentencePiece's .model,
+    Mistral's tekken.json, the vocabulary of a GGUF file; or in a folder that has a tokenizer.json, or GPT-2's
+    encoder.json and vocab.bpe.
 
     Raises:
         DataError: missing, damaged or foreign file, unknown type, version or keys, or a part of a tokenizer.json that
@@ -69,6 +71,11 @@ def load_tokenizer(path: StrPath) -> Tokenizer:
 def _tokenizer(content: dict[str, Any], where: str) -> Tokenizer:
     """The tokenizer a JSON object describes."""
     hub = "model" in content and "type" not in content
+    if "config" in content and "vocab" in content:
+        try:
+            return tekken_of(content)
+        except DataError as error:
+            raise DataError(where, f"a Tekken file that can't be used ({error})") from error
     kinds = (*_KINDS, NormalizedTokenizer.kind)
     kind = "" if hub else check_header(content, kinds, Tokenizer.version, where=where, what="a tokenizer file")
     try:

@@ -18,6 +18,7 @@ from .batch import IdBatch, character_offsets, utf8, utf8_batch
 from .hub_write import content_of
 from .normalize import Lowercase, Persian, Prepend, StripAccents, UnicodeForm
 from .parts import Parts
+from .pretokenize import Words
 from .special import AddedToken, SpecialTokens
 from .started import StartedTokenizer
 from .unigram import UnigramModel
@@ -111,20 +112,28 @@ class PipelineTokenizer(StartedTokenizer):
 
     def _run(self, texts: Sequence[str], *, first: bool) -> IdBatch:
         normalizer = self.parts.normalizer
-        return self._words_of([normalizer(text) for text in texts] if normalizer else texts, first=first)
+        try:
+            return self._words_of([normalizer(text) for text in texts] if normalizer else texts, first=first)
+        except DataError:
+            utf8_batch(texts, f"{type(self).__name__}.encode")  # names the place in the text as it came
+            raise
 
     def _words_of(self, texts: Sequence[str], *, first: bool) -> IdBatch:
         """Ids of normalised texts."""
-        pretokenizer = self.parts.pretokenizer
-        if pretokenizer.rewrites:
-            texts = [pretokenizer.rewrite(text, first=first) for text in texts]
-        data, starts = utf8_batch(texts, f"{type(self).__name__}.encode")
-        words = self.parts.pretokenizer.cut(data, starts)
+        words = self._cut(texts, first=first)
         ids, id_starts = self.parts.model.encode_words(words.data, words.starts)
         return IdBatch(ids, id_starts[words.firsts])
 
+    def _cut(self, texts: Sequence[str], *, first: bool) -> Words:
+        """The words of normalised texts."""
+        pretokenizer = self.parts.pretokenizer
+        if pretokenizer.rewrites:
+            texts = [pretokenizer.rewrite(text, first=first) for text in texts]
+        return pretokenizer.cut(*utf8_batch(texts, f"{type(self).__name__}.encode"))
+
     def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         parts, where = self.parts, f"{type(self).__name__}.encode_offsets"
+        utf8(text, where)
         normal = parts.normalizer(text)
         # What stands before the text can be counted off; any other change can't.
         if normal != text and not all(isinstance(step, Prepend) for step in parts.normalizer.steps):

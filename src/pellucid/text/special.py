@@ -11,16 +11,25 @@ Of two names that begin at the same place the longer one counts; after a name th
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from ..base.errors import DataError
+from .unicode import LETTER, LOWER, NUMBER, PAGE, UPPER, classes
 
 #: The characters with Unicode's property White_Space, which `str.isspace` has four more of.
 WHITE_SPACE = (
     "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
+)
+
+_ENCLOSED = (
+    ("\u24b6", "\u24e9"),
+    ("\U0001f130", "\U0001f149"),
+    ("\U0001f150", "\U0001f169"),
+    ("\U0001f170", "\U0001f189"),
 )
 
 Piece = tuple[int, int, int | None]
@@ -34,6 +43,7 @@ class AddedToken:
     special: needs the caller's leave, and decodes to no text unless asked to.
     lstrip, rstrip: takes white space on that side with it.
     normalized: looked for in normalised text, after the others.
+    single_word: only where no letter, mark, digit or the like touches it.
     """
 
     content: str
@@ -42,6 +52,7 @@ class AddedToken:
     lstrip: bool = False
     rstrip: bool = False
     normalized: bool = False
+    single_word: bool = False
 
 
 def numbered(where: str, names: Sequence[str], first: int) -> dict[str, int]:
@@ -54,6 +65,12 @@ def numbered(where: str, names: Sequence[str], first: int) -> dict[str, int]:
     return {name: first + i for i, name in enumerate(names)}
 
 
+def check_size(where: str, vocab_size: int) -> None:
+    """Raises DataError for what is no number of ids."""
+    if not isinstance(vocab_size, int) or isinstance(vocab_size, bool):
+        raise DataError(where, "not a size for a vocabulary", got=repr(vocab_size), expected="a whole number")
+
+
 def has_surrogate(text: str) -> bool:
     """Whether `text` holds half a surrogate pair, which is no character and has no UTF-8."""
     try:
@@ -61,6 +78,20 @@ def has_surrogate(text: str) -> bool:
     except UnicodeEncodeError:
         return True
     return False
+
+
+def is_word(character: str) -> bool:
+    """Whether a character has the property that `\\w` stands for (Unicode Technical Standard 18, annex C): letters,
+    marks, numbers that are digits or letters, connectors, what joins letters, and letters in circles and squares."""
+    index, pages = classes()
+    code = ord(character)
+    kind = int(pages[int(index[code >> PAGE]) << PAGE | code & ((1 << PAGE) - 1)])
+    if kind & NUMBER:
+        # Python's own tables, which may be older than these, know all numbers that are neither but one block.
+        return unicodedata.category(character) != "No" and not "\U0001d2c0" <= character <= "\U0001d2d3"
+    if kind & (LETTER | UPPER | LOWER) or unicodedata.category(character) == "Pc":
+        return True
+    return character in "\u200c\u200d" or any(first <= character <= last for first, last in _ENCLOSED)
 
 
 class SpecialTokens:
@@ -129,6 +160,10 @@ class SpecialTokens:
         for match in find.finditer(text, begin, end):
             token = self.by_name[match.group()]
             start, stop = match.span()
+            if token.single_word and (
+                (start > begin and is_word(text[start - 1])) or (stop < end and is_word(text[stop]))
+            ):
+                continue
             if token.lstrip:
                 start = max(done, begin + len(text[begin:start].rstrip(WHITE_SPACE)))
             if token.rstrip:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..base.errors import DataError
 from ..base.files import StrPath, canonical_json, check_target, write_json
-from .batch import IdBatch
+from .batch import IdBatch, not_text
 from .special import AddedToken, Piece, SpecialTokens
 
 END_OF_TEXT = "<|endoftext|>"
@@ -70,6 +70,7 @@ class Tokenizer(ABC):
     def encode(self, text: str, *, allowed_special: str | Collection[str] = ()) -> np.ndarray:
         """Ids of `text`, uint32. Names of special tokens in it are text like any other, unless `allowed_special` has
         them ("all" for every one). Raises DataError for text the vocabulary can't express, and for a name it lacks."""
+        self._check_text(text, "encode")
         allowed = self._added.allowed(allowed_special)
         if not allowed:
             return self._encode(text)
@@ -85,6 +86,9 @@ class Tokenizer(ABC):
 
     def encode_batch(self, texts: Sequence[str], *, allowed_special: str | Collection[str] = ()) -> IdBatch:
         """Ids of many texts, the same as `encode` of each."""
+        if isinstance(texts, str):
+            where = f"{type(self).__name__}.encode_batch"
+            raise DataError(where, "one text", expected="a list of texts", hint="encode takes one text")
         allowed = self._added.allowed(allowed_special)
         if not allowed:
             return self._encode_batch(texts)
@@ -101,11 +105,30 @@ class Tokenizer(ABC):
                 counts[i + 1] += len(parts[-1])
         return IdBatch(np.concatenate(parts), np.cumsum(counts))
 
+    def encode_bytes(self, raw: bytes | bytearray | memoryview) -> np.ndarray:
+        """Ids of bytes that may be no UTF-8; without a normaliser, `decode_bytes` gives exactly these bytes back. Of
+        UTF-8 they are `encode`'s, and no special token is among them. Raises DataError for other bytes, where the kind
+        has no ids for them."""
+        if not isinstance(raw, bytes | bytearray | memoryview):
+            where = f"{type(self).__name__}.encode_bytes"
+            raise DataError(where, "not bytes", got=type(raw).__name__, expected="bytes", hint="encode takes text")
+        raw = bytes(raw)
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return self._encode_other(raw, error.start)
+        return self.encode(text)
+
+    def _check_text(self, text: str, name: str) -> None:
+        if not isinstance(text, str):
+            raise not_text(f"{type(self).__name__}.{name}", text)
+
     def encode_offsets(
         self, text: str, *, allowed_special: str | Collection[str] = ()
     ) -> tuple[np.ndarray, np.ndarray]:
         """Ids of `text`, and (ids, 2) begin and end of the characters each stands for; of a character that is spread
         over several ids, every one has all of it. Raises DataError as `encode`, and where the kind can't tell."""
+        self._check_text(text, "encode_offsets")
         ids, offsets = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int64)]
         for begin, end, number in self._added.cut(text, self._added.allowed(allowed_special)):
             if number is None:
@@ -132,6 +155,15 @@ class Tokenizer(ABC):
     def _encode_rest(self, text: str) -> np.ndarray:
         """`_encode` of text that stands behind a special token."""
         return self._encode(text)
+
+    def _encode_other(self, raw: bytes, valid: int) -> np.ndarray:
+        """Ids of bytes of which the first `valid` are UTF-8 and the next one is not."""
+        raise DataError(
+            f"{type(self).__name__}.encode_bytes",
+            f"byte {valid} is no UTF-8, and this tokenizer has no ids for such bytes",
+            got=f"0x{raw[valid]:02X}",
+            hint="decode them with errors='replace', or take a tokenizer of bytes",
+        )
 
     def _encode_batch(self, texts: Sequence[str]) -> IdBatch:
         """`_encode` of many texts."""

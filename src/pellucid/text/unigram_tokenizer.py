@@ -23,15 +23,16 @@ from ..base.errors import DataError
 from ..base.files import check_keys
 from ..base.rng import Generator
 from .batch import IdBatch, character_offsets, utf8
-from .special import has_surrogate, numbered
+from .special import check_size, has_surrogate, numbered
 from .started import StartedTokenizer
 from .unigram import UnigramModel, is_score
 from .unigram_train import UnigramTrainer, UnigramTraining
-from .words import marked_utf8, split_words
+from .words import marked, marked_utf8, split_words
 
 _BYTES = 256
 _REPLACEMENT = "�".encode()
 _LINE_START = re.compile(rb"(?<=\n) ")
+_NO_UTF8 = re.compile("([\udc80-\udcff]+)")  # what surrogateescape makes of bytes
 _KEYS = {
     "type": (str,),
     "version": (int,),
@@ -118,6 +119,7 @@ class UnigramTokenizer(StartedTokenizer):
                 larger than the corpus can give; the message says how large it may be.
         """
         options = UnigramTraining() if options is None else options
+        check_size("UnigramTokenizer.train", vocab_size)
         numbered("UnigramTokenizer.train", special, 0)
         trainer = UnigramTrainer([texts] if isinstance(texts, str) else texts, options)
         # Pieces of one ASCII character need no id beside that of their byte.
@@ -151,6 +153,17 @@ class UnigramTokenizer(StartedTokenizer):
         words, firsts = split_words(data, starts)
         ids, id_starts = self._model.encode_words(data, words)
         return IdBatch(ids, id_starts[firsts])
+
+    def _encode_other(self, raw: bytes, valid: int) -> np.ndarray:
+        """Words and pieces are those of the text between: a run of bytes that are no UTF-8 is a word of its own."""
+        if not self._fallback:
+            return super()._encode_other(raw, valid)
+        escaped = marked(raw.decode("utf-8", errors="surrogateescape"))
+        parts = [part.encode("utf-8", errors="surrogateescape") for part in _NO_UTF8.split(escaped)]
+        edges = np.cumsum([0, *map(len, parts)])
+        data = np.frombuffer(b"".join(parts), np.uint8)
+        words, _ = split_words(data, edges)
+        return self._model.encode_words(data, words)[0]
 
     def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         data, starts = marked_utf8([text], "UnigramTokenizer.encode_offsets")

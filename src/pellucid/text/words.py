@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from .batch import utf8, utf8_batch
 from .native import compiled, shared
 
 _CHUNK = 1 << 16  # bytes of text one worker takes at a time
+_COUNTED = 1 << 20  # bytes of words one worker counts in one table
 _BLOCK = 1 << 23  # characters of text that are counted together
 _NO_LIMIT = 1 << 62
 _LINE = re.compile(r"(?:\A|(?<=\n))(?=[^\n])")
@@ -42,12 +45,15 @@ def joined(values: np.ndarray, places: np.ndarray, edges: np.ndarray) -> np.ndar
     return result
 
 
+def marked(text: str) -> str:
+    """The text with one space more at the beginning of every line that isn't empty."""
+    return (_LINE.sub(" ", text) if "\n" in text else " " + text) if text else text
+
+
 def marked_utf8(texts: Sequence[str], where: str) -> tuple[np.ndarray, np.ndarray]:
-    """`utf8_batch` of the texts with one space more at the beginning of every line that isn't empty. Raises DataError,
-    in the name of `where`, for half a surrogate pair."""
-    marked = [(_LINE.sub(" ", text) if "\n" in text else " " + text) if text else text for text in texts]
+    """`utf8_batch` of the `marked` texts. Raises DataError, in the name of `where`, for half a surrogate pair."""
     try:
-        return utf8_batch(marked, where)
+        return utf8_batch(list(map(marked, texts)), where)
     except DataError:
         # Names the place in the text as it came.
         utf8(texts[0], where) if len(texts) == 1 else utf8_batch(texts, where)
@@ -72,40 +78,78 @@ def split_words(data: np.ndarray, texts: np.ndarray, *, longest: int = _NO_LIMIT
     return np.append(found, len(data)), firsts
 
 
+class Counted(NamedTuple):
+    """Distinct words in the order they first occurred: word k is bytes starts[k] to starts[k+1]-1 of `data` and occurs
+    counts[k] times."""
+
+    data: np.ndarray
+    starts: np.ndarray
+    counts: np.ndarray
+
+
 def count_words(texts: Iterable[str], where: str, *, longest: int) -> dict[bytes, int]:
     """How often each word of the marked `texts` occurs, in no order that means anything. Memory for one block of text
     at a time.
 
     Raises DataError, in the name of `where`, for half a surrogate pair.
     """
-    total: dict[bytes, int] = {}
-    for block in blocks(texts):
-        data, edges = marked_utf8(block, where)
-        starts, _ = split_words(data, edges, longest=longest)
-        tally(total, data, starts)
+
+    def words() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for block in blocks(texts, where):
+            data, edges = marked_utf8(block, where)
+            yield data, split_words(data, edges, longest=longest)[0]
+
+    found = distinct(words())
+    raw, edges = found.data.tobytes(), found.starts.tolist()
+    return {raw[begin:end]: n for (begin, end), n in zip(pairwise(edges), found.counts.tolist(), strict=True)}
+
+
+def distinct(words: Iterable[tuple[np.ndarray, np.ndarray]]) -> Counted:
+    """The distinct words of blocks, each (data, starts) as `split_words` and `split.split` give them.
+
+    Words are counted in each chunk of a block, then across its chunks, then with those of the blocks before: most
+    occurrences meet a table that fits into a cache, and all threads have work.
+    """
+    total = Counted(np.empty(0, np.uint8), np.zeros(1, np.int64), np.empty(0, np.int64))
+    for data, starts in words:
+        found = _counted(data, starts, np.ones(len(starts) - 1, np.int64), chunks_of(starts, _COUNTED))
+        joint = Counted(
+            *map(
+                np.concatenate,
+                (
+                    (total.data, found.data),
+                    (total.starts, found.starts[1:] + len(total.data)),
+                    (total.counts, found.counts),
+                ),
+            )
+        )
+        total = _counted(*joint, np.array([0, len(joint.counts)]))
     return total
 
 
-def tally(total: dict[bytes, int], data: np.ndarray, starts: np.ndarray) -> None:
-    """Adds to `total` how often each word occurs.   data: uint8; starts: int64 (words + 1), where each begins."""
-    n = len(starts) - 1
-    if n < 1:
-        return
-    table = np.full(1 << (2 * n).bit_length(), -1, np.int32)
-    firsts, counts, size = np.empty(n, np.int32), np.empty(n, np.int64), np.empty(1, np.int64)
-    compiled("words").count(1, 1, *map(shared, (data, starts, table, firsts, counts, size)))
-    raw, distinct = data.tobytes(), firsts[: int(size[0])]
-    bounds = zip(starts[distinct].tolist(), starts[distinct + 1].tolist(), counts.tolist(), strict=False)
-    for begin, end, count in bounds:
-        word = raw[begin:end]
-        total[word] = total.get(word, 0) + count
+def _counted(data: np.ndarray, starts: np.ndarray, weights: np.ndarray, chunks: np.ndarray) -> Counted:
+    """The distinct words of each chunk, with the sum of their weights."""
+    n, m = len(weights), len(chunks) - 1
+    if not n:
+        return Counted(np.empty(0, np.uint8), np.zeros(1, np.int64), weights)
+    firsts, counts, sizes = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(m, np.int64)
+    compiled("words").count(m, 1, *map(shared, (chunks, data, starts, weights, firsts, counts, sizes)))
+    edges = np.concatenate([[0], np.cumsum(sizes)])
+    at = joined(firsts, chunks[:-1], edges)
+    begins, lengths = starts[at], starts[at + 1] - starts[at]
+    cuts = np.concatenate([[0], np.cumsum(lengths)])
+    places = np.repeat(begins - cuts[:-1], lengths) + np.arange(cuts[-1])
+    return Counted(data[places], cuts, joined(counts, chunks[:-1], edges))
 
 
-def blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The texts in order, about 8 million characters at a time."""
+def blocks(texts: Iterable[str], where: str) -> Iterator[list[str]]:
+    """The texts in order, about 8 million characters at a time. Raises DataError, in the name of `where`, for what is
+    no string."""
     block: list[str] = []
     size = 0
     for text in texts:
+        if not isinstance(text, str):
+            raise DataError(where, "not text", got=type(text).__name__, expected="strings, a document each")
         block.append(text)
         size += len(text)
         if size >= _BLOCK:

@@ -68,14 +68,19 @@ def same(data, a, b, n):
 
 
 @loops
-def count(lo, hi, data, starts, table, firsts, counts, size):
-    """The distinct words: the first place of each and how often it is there, in the order of their first places.
+def count(lo, hi, chunks, data, starts, weights, firsts, counts, sizes):
+    """The distinct words in chunks lo to hi-1, in the order of their first places, from the place of the chunk's first
+    word on: the first place of each, and the sum of the weights of all.
 
-    table: int32, a power of two above the number of words, filled with -1; size[0] becomes the number of distinct ones.
+    sizes: becomes the number of distinct words of each chunk.
     """
-    for _ in range(lo, hi):
-        mask, n = np.int64(table.shape[0] - 1), np.int64(0)
-        for word in range(starts.shape[0] - 1):
+    for chunk in range(lo, hi):
+        home, after, n = chunks[chunk], chunks[chunk + 1], np.int64(0)
+        slots = np.int64(16)
+        while slots < 2 * (after - home):
+            slots *= 2
+        table, mask = np.full(slots, np.int64(-1), np.int64), slots - 1
+        for word in range(home, after):
             begin, end = starts[word], starts[word + 1]
             h = _BASIS
             for i in range(begin, end):
@@ -84,12 +89,12 @@ def count(lo, hi, data, starts, table, firsts, counts, size):
             while True:
                 found = np.int64(table[slot])
                 if found < 0:
-                    table[slot], firsts[n], counts[n] = n, word, 1
+                    table[slot], firsts[home + n], counts[home + n] = home + n, word, weights[word]
                     n += 1
                     break
-                other = np.int64(firsts[found])
+                other = firsts[found]
                 if starts[other + 1] - starts[other] == end - begin and same(data, starts[other], begin, end - begin):
-                    counts[found] += 1
+                    counts[found] += weights[word]
                     break
                 slot = (slot + 1) & mask
-        size[0] = n
+        sizes[chunk] = n
