@@ -48,8 +48,8 @@ with open(out / "questions.jsonl", "w", encoding="utf-8") as file:
 
 shape = ["--width", 208, "--ff", 576, "--context", 128]
 steps = ["--sequences", 16, "--steps", 800 // divisor, "--warmup", 80 // divisor, "--learning-rate", 2e-3]
-marks = ["--special", "<|endoftext|>", *ChatML.marks]
-pellucid("tokenizer", "train", "--corpus", corpus, "--vocab", 8000 // divisor, *marks, "--out", out / "words.json")
+words = ["--vocab", max(8000 // divisor, 1000), "--special", "<|endoftext|>", *ChatML.marks]
+pellucid("tokenizer", "train", "--corpus", corpus, *words, "--out", out / "words.json")
 pellucid("train", "--corpus", corpus, "--tokenizer", out / "words.json", *shape, *steps, "--out", out / "base")
 tuned = ["--template", "chatml", "--lora-rank", 8, "--learning-rate", 1e-3, "--too-long", "skip", "--out", out / "lora"]
 pellucid("sft", "--dataset", out / "pairs.jsonl", "--init-from", out / "base", *tuned)

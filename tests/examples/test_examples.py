@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pellucid.cli.app import COMMANDS
 from pellucid.train import read_metrics
 
 SAYS = {
@@ -27,7 +28,9 @@ def folder(repository: Path) -> Path:
 
 
 def test_every_example_is_tested(repository: Path) -> None:
-    assert sorted(p.stem for p in folder(repository).glob("*.py")) == sorted([*SAYS, "07_nanogpt"])
+    assert sorted(p.stem for p in folder(repository).glob("*.py")) == sorted(
+        [*SAYS, "07_nanogpt", "09_the_whole_story"]
+    )
 
 
 @pytest.mark.parametrize("name", SAYS)
@@ -37,6 +40,27 @@ def test_example(name: str, repository: Path, capsys: pytest.CaptureFixture[str]
     assert err == ""
     for part in SAYS[name]:
         assert part in out
+
+
+@pytest.mark.skipif("sft" not in COMMANDS, reason="no fine-tuning command")
+def test_the_whole_story(
+    repository: Path,
+    corpus_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, poems = folder(repository) / "09_the_whole_story.py", corpus_folder / "persian" / "khayyam.txt"
+    monkeypatch.setattr(sys, "argv", [str(path), str(poems), str(tmp_path), "100"])
+    monkeypatch.setattr(sys, "stdin", sys.stdin)
+    runpy.run_path(str(path), run_name="__main__")
+    out = capsys.readouterr().out
+    commands = [line.split("pellucid ")[1].split()[0] for line in out.splitlines() if line.startswith("$ ")]
+    assert commands == ["tokenizer", "train", "sft", "export", "export", "eval", "chat"]
+    assert "accuracy" in out
+    monkeypatch.setattr(sys, "argv", [str(path)])
+    with pytest.raises(SystemExit, match="usage: "):
+        runpy.run_path(str(path), run_name="__main__")
 
 
 def test_the_nanogpt_recipe(

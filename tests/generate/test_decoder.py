@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pellucid.base.errors import ConfigError, DataError
+from pellucid.base.errors import ConfigError, DataError, ShapeError
 from pellucid.generate import Decoder, Sampler, generate, stream
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.tape import no_grad
@@ -173,6 +173,21 @@ def test_following_other_ids_reads_from_the_first_difference(model: TransformerL
     assert decoder.follow([]) == 0
     assert decoder.history == ()
     assert decoder.caches[0].length == 0
+
+
+def test_a_cache_repeats_one_text_over_a_batch(model: TransformerLM) -> None:
+    one, two = model.new_caches(1, 4), model.new_caches(2, 6)
+    with no_grad():
+        model.forward_cached([3, 4, 5], one)
+        for cache, source in zip(two, one, strict=True):
+            cache.repeat(source)
+        found = model.forward_cached([[6, 7], [8, 9]], two).numpy()
+        full = model([[3, 4, 5, 6, 7], [3, 4, 5, 8, 9]]).numpy()[:, 3:]
+    np.testing.assert_allclose(found, full, atol=2e-6, rtol=1e-4)
+    with pytest.raises(ShapeError, match=r"^KVCache: can't repeat several texts; got 2, expected 1$"):
+        one[0].repeat(two[0])
+    with pytest.raises(ShapeError, match=r"^KVCache: the context is full; got 3 positions, expected at most 2$"):
+        model.new_caches(2, 2)[0].repeat(one[0])
 
 
 def test_a_refused_follow_changes_nothing() -> None:
