@@ -17,6 +17,7 @@ from pellucid.base.errors import CheckpointError, ConfigError, PellucidError
 from pellucid.checkpoint import load_checkpoint, open_model, open_source, parity, write_hub
 from pellucid.checkpoint.keep import keep_model
 from pellucid.models import RopeScaling, TransformerConfig, TransformerLM
+from pellucid.tape import Parameter
 from pellucid.text import BPETokenizer, ByteTokenizer
 
 from ..helpers import message
@@ -484,6 +485,13 @@ def test_other_exports_that_are_refused(folder: Path, tmp_path: Path) -> None:
     found = message(lambda: write_hub(tmp_path / "x", model, dtype=dtypes.int8), ConfigError)
     assert found == (
         "Hugging Face export: weights can't be written in this; got int8, expected float32, bfloat16, float16"
+    )
+    adapted = TransformerLM(BASE)
+    adapted.model.layers[0].self_attn.q_proj.lora_A = Parameter(adapted.model.norm.weight.detach())
+    found = message(lambda: write_hub(tmp_path / "x", adapted), ConfigError)
+    assert found == (
+        f"{WHERE} parameter 'model.layers.0.self_attn.q_proj.lora_A'; got 1 more. "
+        "hint: merge adapters into the weights first; keep anything else as a checkpoint of Pellucid"
     )
     (folder / "notes.txt").touch()
     before = (folder / "config.json").read_bytes()

@@ -20,6 +20,7 @@ from ...base.dtypes import DType
 from ...base.errors import CheckpointError, DataError
 from ...text import Tokenizer, load_tokenizer, read_gpt2
 from ...text.template_files import named_default, token_text
+from ..checkpoint import STATE
 from ..source import ModelSource
 from ..storage import decode_json, read_small
 from ..tensor_format import shown
@@ -43,8 +44,8 @@ _NAMED = 5  # tensors that a message lists
 
 def holds_hub(path: Path) -> bool:
     """Whether a path is a folder with a `config.json` that names a family of models, or lies beside safetensors."""
-    if not (path / CONFIG).is_file():
-        return False
+    if not (path / CONFIG).is_file() or (path / STATE).exists():
+        return False  # nothing, or a checkpoint of ours
     if (path / MODEL).exists() or (path / INDEX).exists():
         return True
     return b'"model_type"' in read_small(path / CONFIG)

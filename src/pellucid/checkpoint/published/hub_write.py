@@ -76,7 +76,10 @@ def write_hub(
     weights = dict(model.named_parameters())
     turned = _straight(config.head_width) if config.rope_interleaved and config.positions == "rope" else None
     found = list(parts(replace(config, rope_interleaved=False), family))
-    assert {p.name: p.shape for p in found} == {name: w.shape for name, w in weights.items()}
+    if more := sorted(set(weights) - {part.name for part in found}):
+        hint = "merge adapters into the weights first; keep anything else as a checkpoint of Pellucid"
+        raise ConfigError(WHERE, f"no published layout holds parameter {more[0]!r}", got=f"{len(more)} more", hint=hint)
+    assert {part.name: part.shape for part in found} == {name: w.shape for name, w in weights.items()}
     stored = _stored(found, weights, dtype, turned)
     documents = {
         CONFIG: content,
