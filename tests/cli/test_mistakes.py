@@ -38,8 +38,8 @@ def out(tmp_path: Path) -> Path:
         (["--versoin"], "pellucid: unknown option '--versoin'. hint: did you mean '--version'?"),
         (
             ["zzz"],
-            "pellucid: unknown command 'zzz'. hint: the commands are train, generate, eval, export, tokenizer, info, "
-            "doctor, demo",
+            "pellucid: unknown command 'zzz'. hint: the commands are train, generate, eval, import, export, tokenizer, "
+            "info, doctor, demo",
         ),
         (["train", "--stepz", "3"], "pellucid train: --stepz: unknown option. hint: did you mean --steps?"),
         (
@@ -109,7 +109,7 @@ def out(tmp_path: Path) -> Path:
         ),
         (
             ["generate"],
-            "pellucid generate: RUN|CHECKPOINT: missing argument. hint: pellucid generate --help explains every option",
+            "pellucid generate: MODEL: missing argument. hint: pellucid generate --help explains every option",
         ),
         (
             ["generate", "nowhere", "--temprature", "1"],

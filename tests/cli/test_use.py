@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pellucid.base.config import to_dict
-from pellucid.checkpoint import save_checkpoint
+from pellucid.checkpoint import ModelSource, OpenedModel, keep_model, read_tensors, save_checkpoint
 from pellucid.cli import main
 from pellucid.cli.sampling import Text
 from pellucid.models import TransformerConfig, TransformerLM
@@ -171,6 +171,50 @@ def test_export(finished: Path, tmp_path: Path, run: Run, refused: Refused) -> N
     (tmp_path / "other" / "file").write_text("mine")
     message = refused("export", finished, "--out", tmp_path / "other")
     assert "cannot be replaced: holds other files than a checkpoint's" in message
+    assert whole["parity"] == {"tokens": 32, "error": 0.0, "same": 32}
+    assert 0 < rounded["parity"]["error"] < 0.1
+
+
+def test_a_published_folder_there_and_back(tmp_path: Path, run: Run, refused: Refused) -> None:
+    text = "the wind and the sea went over the stone " * 20
+    tokenizer = BPETokenizer.train([text], vocab_size=270, special=["<|endoftext|>"])
+    config = TransformerConfig(270, d_model=32, n_layers=1, n_heads=2, max_seq_len=32, qk_norm=True)
+    opened = OpenedModel(
+        TransformerLM(config),
+        ModelSource(tmp_path, "pellucid", config, {}, tokenizer, "{{ messages }}", {}, (269,)),  # type: ignore[arg-type]
+    )
+    first = keep_model(tmp_path / "first", opened)
+    hub = run("export", first, "--out", tmp_path / "hub", "--format", "hf", "--shard-mb", 1)
+    assert hub["parity"] == {"tokens": 32, "error": 0.0, "same": 32}
+    narrow = run("export", first, "--out", tmp_path / "narrow", "--format", "hf", "--precision", "bfloat16")
+    assert narrow["bytes"] < hub["bytes"]
+    assert 0 < narrow["parity"]["error"] < 0.05
+    found = run("import", tmp_path / "hub", tmp_path / "back")
+    assert found["parity"]["error"] == 0
+    weights = [read_tensors(tmp_path / name / "model.safetensors") for name in ("first", "back")]
+    assert {n: v.tobytes() for n, v in weights[0].items()} == {n: v.tobytes() for n, v in weights[1].items()}
+    texts = [
+        run("generate", tmp_path / p, "the sea", "--greedy", "--tokens", 9)["text"] for p in ("hub", "back", "first")
+    ]
+    assert len(set(texts)) == 1
+    (tmp_path / "sea.txt").write_text(text)
+    losses = [run("eval", tmp_path / p, tmp_path / "sea.txt")["loss"] for p in ("hub", "first")]
+    assert losses[0] == losses[1]
+    about = run("info", tmp_path / "hub")
+    assert (about["kind"], about["weights"]) == ("published model (huggingface)", "float32")
+    assert about["parameters"] == config.parameter_counts().total
+    assert (about["chat_template"], about["eos_ids"]) == (True, [269])
+
+    message = refused("export", first, "--out", tmp_path / "x", "--precision", "bfloat16")
+    assert message == ("pellucid export: --precision: not one of --format pellucid; got bfloat16, expected float32, q8")
+    message = refused("export", first, "--out", tmp_path / "x", "--shard-mb", 3)
+    assert message == "pellucid export: --shard-mb: --format pellucid is one file; got 3"
+    message = refused("import", tmp_path / "nowhere", tmp_path / "x")
+    assert message.startswith(f"pellucid import: {tmp_path}/nowhere: no such checkpoint; got nothing there")
+    (tmp_path / "hub" / "model.safetensors").write_bytes(b"half")
+    message = refused("import", tmp_path / "hub", tmp_path / "x")
+    assert message.startswith(f"pellucid import: {tmp_path}/hub/model.safetensors: ")
+    assert not (tmp_path / "x").exists()
 
 
 def test_export_as_gguf(finished: Path, tmp_path: Path, run: Run, refused: Refused) -> None:

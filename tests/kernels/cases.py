@@ -13,7 +13,7 @@ from pellucid.device import reference
 from pellucid.kernels import spec
 from pellucid.kernels.llama_layers import LlamaLayers
 
-from .parity import LAYOUTS, Case, Data, numbers, place
+from .parity import LAYOUTS, Case, Data, Value, numbers, place
 
 Shape = tuple[int, ...]
 Call = tuple[list[Any], dict[str, Any]]
@@ -480,6 +480,34 @@ def _attention_backward(d: Data, s: Shape) -> Call:
     forward = [place(x, reference, "plain", wide=True) for x in (q, k, v)]
     o, lse = (numbers(r) for r in reference.kernels.attention(*forward, **HEADS))
     return [d.normal(b, rows, heads, width), q, k, v, d.value(o), d.plain(lse, d.statistics)], HEADS
+
+
+@case("attention", "starts", shapes=ATTENTION, tolerance="mixed", layouts=("plain", "transposed"))
+def _attention_starts(d: Data, s: Shape) -> Call:
+    arrays, how = _attention(d, s)
+    return [*arrays, _starts(d, s)], how
+
+
+@case("attention_backward", "starts", shapes=ATTENTION, tolerance="mixed", layouts=("plain", "transposed"))
+def _attention_backward_starts(d: Data, s: Shape) -> Call:
+    (do, q, k, v, _, _), how = _attention_backward(d, s)
+    starts = _starts(d, s)
+    forward = [place(x, reference, "plain", wide=True) for x in (q, k, v, starts)]
+    o, lse = (numbers(r) for r in reference.kernels.attention(*forward, **how))
+    return [do, q, k, v, d.value(o), d.plain(lse, d.statistics), starts], how
+
+
+def _starts(d: Data, s: Shape) -> Value:
+    """Documents of 5 tokens in the first sequence, of 6 in the next, ..."""
+    time = np.arange(s[1])
+    return d.plain([time // (5 + b) * (5 + b) for b in range(s[0])], dtypes.int32)
+
+
+@case("rope", "positions", shapes=((1, 1, 1, 2), (2, 7, 3, 8), (1, 63, 2, 6)))
+def _rope_positions(d: Data, s: Shape) -> Call:
+    table = d.statistic(s[1] + 3, s[3] // 2)
+    positions = d.index(s[1], s[0], s[1], dtype=dtypes.int32)
+    return [d.normal(*s), table, table, positions], {"offset": 2, "interleaved": False, "inverse": False}
 
 
 @case("rope", shapes=((1, 1, 1, 2), (2, 7, 3, 8), (1, 63, 2, 6)))

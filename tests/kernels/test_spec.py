@@ -63,8 +63,8 @@ def test_work_of_causal_attention_counts_the_pairs_that_are_seen() -> None:
     q = cpu.upload(np.zeros((1, 3, 2, 8)), dtypes.float32)
     options = {"causal": True, "scale": 1.0, "dropout": 0.0, "seed": 0, "counter": 0, "operand_dtype": None}
     row = spec.KERNELS["attention"]
-    assert row.flops(row.bind(q, q, q, **options)) == 4 * 2 * 8 * (1 + 2 + 3)
-    assert row.flops(row.bind(q, q, q, **options | {"causal": False})) == 4 * 2 * 8 * 9
+    assert row.flops(row.bind(q, q, q, None, **options)) == 4 * 2 * 8 * (1 + 2 + 3)
+    assert row.flops(row.bind(q, q, q, None, **options | {"causal": False})) == 4 * 2 * 8 * 9
 
 
 def test_bytes_of_a_kernel_that_writes_in_place_count_reading_and_writing() -> None:

@@ -36,6 +36,7 @@ CONFIGS = {
     "qwen3": TransformerConfig(50, **LLAMA | {"head_dim": 6}, qk_norm=True),
     "biased": TransformerConfig(50, **LLAMA, qkv_bias=True, out_bias=True, ff_bias=False, qk_norm=True),
     "yarn": TransformerConfig(50, **LLAMA, rope_scaling=RopeScaling("yarn", 4.0, original_context=8)),
+    "window": TransformerConfig(50, **LLAMA, window=7, window_layers=(1,)),
     "experts": TransformerConfig(50, **LLAMA, experts=4, moe_layers=(1,), shared_expert=True),
     "experts everywhere": TransformerConfig(50, **LLAMA, experts=3, aux_weight=0.1),
 }

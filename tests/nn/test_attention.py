@@ -7,10 +7,12 @@ import pytest
 
 import pellucid
 from pellucid import Tensor
+from pellucid.base import dtypes
 from pellucid.base.errors import ConfigError, ShapeError
 from pellucid.base.rng import Generator
 from pellucid.device import reference
-from pellucid.nn import SelfAttention
+from pellucid.nn import KVCache, SelfAttention
+from pellucid.nn.attention import within
 from pellucid.ops.self_attention import joined
 
 
@@ -53,6 +55,20 @@ def test_one_operation_equals_its_parts(bias: bool, rotary: tuple[Tensor, Tensor
         np.testing.assert_allclose(g1[name], g2[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+def test_packed_documents_are_as_documents_alone_with_and_without_a_cache() -> None:
+    a, x = layer(), pellucid.randn((1, 9, 12), generator=Generator(2))
+    starts = pellucid.tensor(np.array([[0, 0, 0, 0, 4, 4, 4, 4, 4]], np.int32))
+    positions = pellucid.tensor(np.array([[0, 1, 2, 3, 0, 1, 2, 3, 4]], np.int32))
+    whole = a(x, tables(), starts=starts, positions=positions).detach().numpy()
+    for at in (slice(0, 4), slice(4, 9)):
+        np.testing.assert_allclose(whole[:, at], a(x[:, at], tables()).detach().numpy(), rtol=1e-5, atol=1e-6)
+    cache = KVCache(1, 9, 2, 6, dtype=pellucid.float32)
+    for first, last in ((0, 6), (6, 8), (8, 9)):
+        here = {"starts": starts[:, first:last], "positions": positions[:, first:last]}
+        y = a(x[:, first:last], tables(), cache, **here).detach().numpy()
+        np.testing.assert_allclose(y, whole[:, first:last], rtol=1e-5, atol=1e-6)
+
+
 def test_the_projections_lie_behind_one_another() -> None:
     a = layer(bias=True)
     for parts in (
@@ -76,3 +92,32 @@ def test_refusals() -> None:
         pellucid.self_attention(x, weights, heads=3, kv_heads=2)
     with pytest.raises(ConfigError, match=r"^self_attention: dropout without a generator\. hint: pass generator=$"):
         pellucid.self_attention(x, weights, heads=4, kv_heads=2, dropout=0.1)
+
+
+@pytest.mark.parametrize("window", [1, 3, 50])
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_window_is_what_a_query_sees(window: int, cached: bool) -> None:
+    """The layer with a window equals the one without on each query's own last positions."""
+    x = np.random.default_rng(0).normal(size=(1, 9, 12)).astype(np.float32)
+    short, whole = layer(window=window), layer()
+    with pellucid.no_grad():
+        if cached:
+            cache = KVCache(1, 9, 2, 6, dtype=dtypes.float32)
+            pieces = [short(pellucid.tensor(x[:, i:j]), None, cache).numpy() for i, j in ((0, 4), (4, 5), (5, 9))]
+            found = np.concatenate(pieces, axis=1)
+        else:
+            found = short(pellucid.tensor(x)).numpy()
+        for t in range(9):
+            seen = x[:, max(0, t - window + 1) : t + 1]
+            expected = whole(pellucid.tensor(seen)).numpy()[:, -1]
+            assert np.abs(found[:, t] - expected).max() < 1e-6
+
+
+def test_documents_inside_a_window() -> None:
+    starts = np.array([[0, 0, 0, 3, 3, 3, 3, 3]], np.int32)
+    x = pellucid.tensor(np.zeros((1, 8, 4), np.float32))
+    found = within(3, pellucid.tensor(starts), 0, x)
+    assert found is not None
+    assert found.numpy().tolist() == [[0, 0, 0, 3, 3, 3, 4, 5]]
+    assert within(8, pellucid.tensor(starts), 0, x) is not None
+    assert within(8, None, 0, x) is None

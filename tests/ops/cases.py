@@ -321,10 +321,21 @@ def _fused() -> list[Case]:
         cos, sin = constant(x, np.cos(angles)), constant(x, np.sin(angles))
         return ops.rope(x, cos, sin, offset=offset, interleaved=interleaved)
 
-    def attention(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    def placed(x: Tensor) -> Tensor:
+        cos, sin = constant(x, np.cos(angles)), constant(x, np.sin(angles))
+        return ops.rope(x, cos, sin, positions=places(x, [[0, 1, 0, 8], [5, 5, 0, 1]]))
+
+    def places(x: Tensor, numbers: Any) -> Tensor:
+        return ops.tensor(np.asarray(numbers, np.int32), device=x.device)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, starts: Any = None, **how: Any) -> Tensor:
+        how["starts"] = None if starts is None else places(q, starts)
         return ops.attention(q, k, v, generator=Generator(3), **how)
 
-    def whole(x: Tensor, *parts: Tensor, turned: bool = False, **how: Any) -> Tensor:
+    def whole(x: Tensor, *parts: Tensor, turned: bool = False, packed: bool = False, **how: Any) -> Tensor:
+        if packed:
+            how["starts"] = places(x, [[0, 0, 2, 2], [0, 1, 1, 1]])
+            how["positions"] = places(x, [[0, 1, 0, 1], [0, 0, 1, 2]])
         angles = np.arange(5)[:, None] * [0.3]
         rotary = (constant(x, np.cos(angles)), constant(x, np.sin(angles))) if turned else None
         biases = parts[3:] or None
@@ -388,6 +399,14 @@ def _fused() -> list[Case]:
         Case("rope", rope, (normal(2, 4, 3, 6),)),
         Case("rope later", lambda x: rope(x, offset=5), (normal(1, 4, 1, 6),)),
         Case("rope interleaved", lambda x: rope(x, interleaved=True), (normal(2, 4, 3, 6),)),
+        Case("rope placed", placed, (normal(2, 4, 3, 6),)),
+        Case(
+            "attention starts",
+            lambda *a: attention(*a, starts=[[0, 0, 2, 2, 3], [0, 1, 1, 1, 1]]),
+            heads(5, 5, 4, 2, 3),
+        ),
+        Case("attention window", lambda *a: attention(*a, starts=[[1, 2], [2, 3]], dropout=0.3), heads(2, 4, 2, 1, 3)),
+        Case("self_attention packed", lambda *a: whole(*a, turned=True, packed=True), projections),
         Case("attention", attention, heads(4, 4, 2, 2, 3)),
         Case("attention one", attention, heads(1, 1, 1, 1, 1)),
         Case("attention grouped", attention, heads(5, 5, 4, 2, 2)),

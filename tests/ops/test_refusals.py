@@ -24,6 +24,10 @@ def _i(*shape: int) -> Tensor:
     return ops.zeros(shape, dtype="int64", **_ON)
 
 
+def _places(*shape: int) -> Tensor:
+    return ops.zeros(shape, dtype="int32", **_ON)
+
+
 _MASK_HINT = "use where() or masked_fill() instead of a mask"
 _NO_EXPERTS = "mixture_of_experts: no experts; expected at least one"
 _REFUSED: list[tuple[Callable[[], Any], str, str]] = [
@@ -244,6 +248,26 @@ _REFUSED: list[tuple[Callable[[], Any], str, str]] = [
         lambda: ops.attention(_f(1, 2, 2, 4), _f(1, 2, 2, 4), _f(1, 2, 2, 4), dropout=0.5),
         "ConfigError",
         "attention: dropout without a generator. hint: pass generator=",
+    ),
+    (
+        lambda: ops.attention(*[_f(1, 2, 2, 4)] * 3, starts=_i(1, 2)),
+        "DTypeError",
+        "attention: starts have the wrong type; got int64, expected int32",
+    ),
+    (
+        lambda: ops.attention(*[_f(1, 2, 2, 4)] * 3, starts=_places(1, 3)),
+        "ShapeError",
+        "attention: starts do not fit; got (1, 3), expected (1, 2), (batch, time)",
+    ),
+    (
+        lambda: ops.attention(*[_f(1, 2, 2, 4)] * 3, starts=_places(1, 2), causal=False),
+        "ConfigError",
+        "attention: starts in attention that is not causal. hint: pass causal=True",
+    ),
+    (
+        lambda: ops.rope(_f(1, 2, 1, 6), _f(3, 3), _f(3, 3), positions=_places(1, 2), offset=1),
+        "ConfigError",
+        "rope: an offset beside positions; got 1. hint: add it to the positions",
     ),
     (
         lambda: ops.cross_entropy(_f(2, 3), _i(3)),

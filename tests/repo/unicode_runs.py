@@ -3,8 +3,8 @@
     python -m tests.repo.unicode_runs --write
 
 Which characters are letters decides where a tokenizer cuts, so the table must be of the Unicode version that the
-published tokenizers are used with (16.0), not of whichever the running Python has. The package `regex`, pinned in
-requirements-peers.txt, carries that version; tests/peers compares the table with `tokenizers` and `tiktoken`
+published tokenizers are used with (16.0), not of whichever the running Python has. The package `regex` carries that
+version up to 2025.7.34, which this has to be run with; tests/peers compares the table with `tokenizers` and `tiktoken`
 themselves. Without `--write`, the module is printed.
 """
 
@@ -38,8 +38,8 @@ RUNS = (
 '''
 
 
-def module() -> str:
-    """The text of the module."""
+def kinds() -> str:
+    """The letter of every character, as the `regex` that is installed sees it."""
     kinds = ["-"] * 0x110000
     for letter, pattern in KINDS.items():
         matches = regex.compile(pattern).match
@@ -47,7 +47,12 @@ def module() -> str:
             if not 0xD800 <= code < 0xE000 and matches(chr(code)):
                 assert kinds[code] == "-", hex(code)
                 kinds[code] = letter
-    runs = [(letter, len(list(same))) for letter, same in groupby("".join(kinds).rstrip("-"))]
+    return "".join(kinds)
+
+
+def module() -> str:
+    """The text of the module."""
+    runs = [(letter, len(list(same))) for letter, same in groupby(kinds().rstrip("-"))]
     text = "".join(letter + (str(n) if n > 1 else "") for letter, n in runs)
     lines = [text[i : i + WIDTH] for i in range(0, len(text), WIDTH)]
     return HEAD + "".join(f'    "{line}"\n' for line in lines) + ")\n"

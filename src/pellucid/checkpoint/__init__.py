@@ -3,9 +3,9 @@
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from .keep import keep_model
 from .llama2c import Llama2cVocabulary, load_llama2c, load_llama2c_tokenizer
-from .load import load_into, load_streamed
+from .load import Streamed, load_into, load_streamed
 from .locks import lock_folder
-from .open import FORMATS, checkpoint_config, model_from, open_model, open_source
+from .open import FORMATS, checkpoint_config, is_published, model_from, open_model, open_source
 from .parity import Parity, parity
 from .published.gguf_write import Companions, write_gguf
 from .published.hub_write import write_hub
@@ -22,9 +22,11 @@ __all__ = [
     "ModelSource",
     "OpenedModel",
     "Parity",
+    "Streamed",
     "TensorFile",
     "checkpoint_config",
     "checkpoint_path",
+    "is_published",
     "keep_model",
     "latest_checkpoint",
     "load_checkpoint",

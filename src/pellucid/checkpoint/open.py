@@ -19,6 +19,7 @@ from .published.hub_read import holds_hub, read_hub
 from .runs import latest_checkpoint
 from .source import Format, ModelSource, OpenedModel
 
+OURS = "pellucid"
 #: Settings that a checkpoint's config.json may hold beside the model's.
 CHAT_TEMPLATE, SPECIAL_TOKENS, BEGIN_IDS, EOS_IDS = "chat_template", "special_tokens", "begin_ids", "eos_ids"
 
@@ -46,6 +47,11 @@ def open_source(path: StrPath) -> ModelSource:
         if kind.holds(home):
             return kind.read(home)
     return _read_ours(home)  # which says what is missing
+
+
+def is_published(path: StrPath) -> bool:
+    """Whether a path holds a model in a format other than ours."""
+    return any(kind.holds(Path(path)) for kind in FORMATS if kind.name != OURS)
 
 
 def model_from(checkpoint: Checkpoint, *, device: str | Device = "cpu") -> TransformerLM:
@@ -90,7 +96,7 @@ def _read_ours(path: Path) -> ModelSource:
         ends = [] if eot is None else [eot]
     return ModelSource(
         found.path,
-        "pellucid",
+        OURS,
         config,
         found.tensors,
         tokenizer=found.tokenizer,
@@ -104,7 +110,7 @@ def _read_ours(path: Path) -> ModelSource:
 
 #: The kinds of paths that hold a model, in the order in which a path is tried.
 FORMATS: tuple[Format, ...] = (
-    Format("pellucid", "a run or checkpoint folder", _holds_ours, _read_ours),
+    Format(OURS, "a run or checkpoint folder", _holds_ours, _read_ours),
     Format("gguf", "a GGUF file", holds_gguf, read_gguf_source),
     Format("huggingface", "a Hugging Face folder", holds_hub, read_hub),
 )

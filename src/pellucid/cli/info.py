@@ -13,7 +13,17 @@ import tyro
 from ..base.config import to_dict
 from ..base.errors import DataError
 from ..base.files import read_json, reading
-from ..checkpoint import Checkpoint, TensorFile, checkpoint_config, latest_checkpoint, load_checkpoint, read_tensors
+from ..checkpoint import (
+    Checkpoint,
+    ModelSource,
+    Streamed,
+    checkpoint_config,
+    is_published,
+    latest_checkpoint,
+    load_checkpoint,
+    open_source,
+    read_tensors,
+)
 from ..data import TokenFile
 from ..models import TransformerConfig
 from ..text import CharTokenizer, Tokenizer, load_tokenizer
@@ -26,6 +36,7 @@ HELP = """Says what a file or folder is, and whether it is whole: every checksum
 Examples:
   pellucid info runs/book                               a run: its corpus, model, progress
   pellucid info runs/book/checkpoints/step-00001000     a checkpoint
+  pellucid info SmolLM2-135M-Instruct                   a model published by others
   pellucid info model.safetensors --tensors             a tensor file, tensor by tensor
   pellucid info runs/book/tokens.bin                    a token file
   pellucid info runs/book/tokenizer.json                a tokenizer"""
@@ -38,7 +49,7 @@ class InfoCommand:
     """Options of `pellucid info`."""
 
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
-    """Run folder, checkpoint folder, .safetensors file, token file or tokenizer file."""
+    """Run folder, checkpoint folder, published model, .safetensors file, token file or tokenizer file."""
     tensors: Flag = False
     """List every tensor."""
     json: Flag = False
@@ -62,9 +73,13 @@ def describe(path: Path, *, tensors: bool = False) -> dict[str, Any]:
     if path.is_dir():
         if (path / "state.json").exists():
             return _checkpoint(path, tensors)
+        if not (path / TOKENS).exists() and (latest_checkpoint(path) is None) and is_published(path):
+            return _published(path, tensors)
         if (path / CONFIG).exists():
             return _run(path, tensors)
         raise DataError(str(path), "neither a run nor a checkpoint", expected="a folder with config.json or state.json")
+    if is_published(path):
+        return _published(path, tensors)
     with reading(path) as file:
         first = file.read(16)
     if not first:
@@ -132,6 +147,24 @@ def _checkpoint(path: Path, tensors: bool) -> dict[str, Any]:
     return facts | (_tensors(found.tensors) if tensors else {})
 
 
+def _published(path: Path, tensors: bool) -> dict[str, Any]:
+    """A model of another format: what is known before its weights are read."""
+    found: ModelSource = open_source(path)
+    files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
+    weights = found.weights
+    facts: dict[str, Any] = {
+        "kind": f"published model ({found.format})",
+        "weights": ", ".join(sorted({weights.dtype(name).name for name in weights})),
+        **_model(found.config),
+        "tokenizer": None if found.tokenizer is None else _tokenizer(found.tokenizer),
+        "chat_template": found.chat_template is not None,
+        "eos_ids": list(found.eos_ids),
+        "without_effect": list(found.ignored) or None,
+        "bytes": sum(map(_bytes, files)),
+    }
+    return facts | (_tensors(weights) if tensors else {})
+
+
 def _model(config: TransformerConfig) -> dict[str, Any]:
     counts = config.parameter_counts()
     parts = ("embedding", "attention", "feedforward", "norms", "head")
@@ -159,7 +192,7 @@ def _tensor_file(path: Path, tensors: bool) -> dict[str, Any]:
     return facts | (_tensors(found) if tensors else {})
 
 
-def _tensors(found: TensorFile) -> dict[str, Any]:
+def _tensors(found: Streamed) -> dict[str, Any]:
     return {"tensors": {name: f"{found.dtype(name).name} {list(found.shape(name))}" for name in found}}
 
 

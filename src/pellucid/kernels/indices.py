@@ -24,3 +24,18 @@ def check_indices(where: str, indices: Array, size: int, weights: Array | None =
         at = tuple(int(i) for i in np.argwhere(bad)[0])
         got = f"{int(found[at])} at position {', '.join(map(str, at)) or '()'}"
         raise ShapeError(where, "index out of range", got=got, expected=f"0 to {size - 1}")
+
+
+def check_starts(where: str, starts: Array, before: int) -> None:
+    """Raises ShapeError unless every query starts with a key up to its own, and none before an earlier query's.
+
+    starts: (B, T); query t stands at key `before` + t."""
+    found = view(starts)
+    own = np.arange(before, before + found.shape[1])
+    wrong = (found < 0) | (found > own)
+    wrong[:, 1:] |= found[:, 1:] < found[:, :-1]
+    if wrong.any():
+        b, t = (int(i) for i in np.argwhere(wrong)[0])
+        low = int(found[b, t - 1]) if t else 0
+        expected = f"{max(low, 0)} to {own[t]}"
+        raise ShapeError(where, f"start out of order at position {b}, {t}", got=int(found[b, t]), expected=expected)

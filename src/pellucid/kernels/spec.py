@@ -162,7 +162,8 @@ def _products(a: Any) -> int:
 
 
 def _pairs(a: Any) -> int:
-    """(query, key) pairs that are computed, times batch, heads and head size."""
+    """(query, key) pairs that are computed, times batch, heads and head size; as if `starts` hid none: it stands in
+    memory that the host may not see."""
     (b, rows, heads, width), keys = a.q.shape, a.k.shape[1]
     seen = rows * keys - (rows * (rows - 1) // 2 if a.causal else 0)
     return b * heads * width * seen
@@ -269,7 +270,8 @@ _row("layernorm_backward", "norm", "dy, x, weight, mean, rstd", _FLOATS, "accumu
 _row(
     "attention",
     "attention",
-    "q, k, v, *, causal: bool, scale: float, dropout: float, seed: int, counter: int, operand_dtype: dtype?",
+    "q, k, v, starts: array?, *, causal: bool, scale: float, dropout: float, seed: int, counter: int, "
+    "operand_dtype: dtype?",
     _FLOATS,
     "accumulate",
     lambda a: 4 * _pairs(a),
@@ -277,7 +279,7 @@ _row(
 _row(
     "attention_backward",
     "attention",
-    "do, q, k, v, o, lse, *, causal: bool, scale: float, dropout: float, seed: int, counter: int, "
+    "do, q, k, v, o, lse, starts: array?, *, causal: bool, scale: float, dropout: float, seed: int, counter: int, "
     "operand_dtype: dtype?",
     _FLOATS,
     "accumulate",
@@ -286,7 +288,7 @@ _row(
 _row(
     "rope",
     "attention",
-    "x, cos, sin, *, offset: int, interleaved: bool, inverse: bool",
+    "x, cos, sin, positions: array?, *, offset: int, interleaved: bool, inverse: bool",
     _FLOATS,
     "rounding",
     _each(3, "x"),

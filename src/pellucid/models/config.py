@@ -287,8 +287,11 @@ class TransformerConfig:
 
     def flops_per_token(self, seq_len: int, *, training: bool = True) -> int:
         """FLOPs of one token in a sequence of `seq_len`: 2 a weight, and for causal attention 4 for each head feature,
-        layer and visible key (half of them on average); times 3 in training, where backward costs twice the forward."""
-        attention = self.n_layers * 4 * self.n_heads * self.head_width * (seq_len + 1) // 2
+        layer and visible key (on average); times 3 in training, where backward costs twice the forward."""
+        seen = [min(self.window_of(i) or seq_len, seq_len) for i in range(self.n_layers)]
+        # of the keys of all queries: a triangle up to the window, then a strip
+        pairs = sum(w * (w + 1) // 2 + (seq_len - w) * w for w in seen)
+        attention = 4 * self.n_heads * self.head_width * pairs // seq_len
         forward = 2 * self.matmul_parameters() + attention
         return 3 * forward if training else forward
 

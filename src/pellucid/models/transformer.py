@@ -64,10 +64,6 @@ class Block(Module):
         device: str | Device,
     ) -> None:
         c = config
-        if (window := c.window_of(number)) is not None:
-            what = "attention to a window of positions is not supported yet"
-            got, expected = f"{window} of {c.max_seq_len} positions", "a window of all"
-            raise ConfigError("TransformerLM", what, got=got, expected=expected, hint="make the context as long")
         shared: dict[str, Any] = {
             "generator": generator,
             "std": c.weight_std,
@@ -84,6 +80,7 @@ class Block(Module):
             bias=c.has_qkv_bias,
             out_bias=c.has_out_bias,
             qk_norm_eps=c.norm_eps if c.qk_norm else None,
+            window=c.window_of(number),
             dropout=c.dropout,
             interleaved=c.rope_interleaved,
             **shared,

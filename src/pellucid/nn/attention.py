@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..base.rng import Generator
 from ..device import Array, Device
 from ..device import device as find_device
-from ..ops import attention, rope, self_attention
+from ..ops import attention, rope, self_attention, tensor
 from ..tape import Tensor
 from .held import HeldMatrix
 from .layers import Linear, RMSNorm, lay_out_together
@@ -90,6 +93,7 @@ class SelfAttention(Module):
         bias: bool = False,
         out_bias: bool | None = None,
         qk_norm_eps: float | None = None,
+        window: int | None = None,
         dropout: float = 0.0,
         interleaved: bool = False,
         std: float = 0.02,
@@ -98,7 +102,8 @@ class SelfAttention(Module):
         device: str | Device = "cpu",
     ) -> None:
         """out_bias: of the projection out of the heads (None: as `bias`). qk_norm_eps: of an RMSNorm over the
-        features of each head of queries and keys, before they are rotated (None: no such norm)."""
+        features of each head of queries and keys, before they are rotated (None: no such norm). window: positions
+        a query sees at most, its own included (None: all before it; Beltagy et al. 2020)."""
 
         def project(inputs: int, outputs: int, std: float, bias: bool) -> Linear:
             return Linear(
@@ -116,6 +121,7 @@ class SelfAttention(Module):
             self.k_norm = RMSNorm(head_dim, eps=qk_norm_eps, device=device)
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.dropout, self.interleaved, self.generator = dropout, interleaved, generator
+        self.window = window
 
     def __call__(
         self,
@@ -123,16 +129,31 @@ class SelfAttention(Module):
         rotary: tuple[Tensor, Tensor] | None = None,
         cache: KVCache | None = None,
         residual: Tensor | None = None,
+        *,
+        starts: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
+        """starts: int32 (batch, time), the first key each position sees, counted from the beginning of a cache where
+        there is one; None: all before it. positions: int32 (batch, time), rows of the rotary tables; None: in order,
+        behind a cache where there is one."""
+        if self.window is not None:
+            starts = within(self.window, starts, 0 if cache is None else cache.length, x)
         q, k, v = self.q_proj.weight, self.k_proj.weight, self.v_proj.weight
         if cache is None and self.q_norm is None and not isinstance(q, HeldMatrix):
-            return self.o_proj(self._whole(x, (q, k, v), rotary), residual)
-        return self.o_proj(self._parts(x, rotary, cache), residual)
+            return self.o_proj(self._whole(x, (q, k, v), rotary, starts, positions), residual)
+        return self.o_proj(self._parts(x, rotary, cache, starts, positions), residual)
 
-    def _parts(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, cache: KVCache | None) -> Tensor:
+    def _parts(
+        self,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor] | None,
+        cache: KVCache | None,
+        starts: Tensor | None,
+        positions: Tensor | None,
+    ) -> Tensor:
         """Operation by operation, for a cache, norms of queries and keys, and held weights; behind the positions of the
         cache where there is one."""
-        start = 0 if cache is None else cache.length
+        start = 0 if cache is None or positions is not None else cache.length
         batch, time, _ = x.shape
         q = self.q_proj(x).reshape(batch, time, self.heads, self.head_dim)
         k = self.k_proj(x).reshape(batch, time, self.kv_heads, self.head_dim)
@@ -140,8 +161,8 @@ class SelfAttention(Module):
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if rotary is not None:
-            q = rope(q, *rotary, offset=start, interleaved=self.interleaved)
-            k = rope(k, *rotary, offset=start, interleaved=self.interleaved)
+            q = rope(q, *rotary, offset=start, positions=positions, interleaved=self.interleaved)
+            k = rope(k, *rotary, offset=start, positions=positions, interleaved=self.interleaved)
         if cache is not None:
             k, v = map(Tensor, cache.extend(k.array, v.array))
         p = self.dropout if self.training and cache is None else 0.0
@@ -150,13 +171,21 @@ class SelfAttention(Module):
             k,
             v,
             causal=True,
+            starts=starts,
             dropout=p,
             generator=self.generator if p > 0 else None,
             operand_dtype=self.q_proj.operand_dtype,
         )
         return y.reshape(batch, time, self.heads * self.head_dim)
 
-    def _whole(self, x: Tensor, weights: tuple[Any, Any, Any], rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+    def _whole(
+        self,
+        x: Tensor,
+        weights: tuple[Any, Any, Any],
+        rotary: tuple[Tensor, Tensor] | None,
+        starts: Tensor | None,
+        positions: Tensor | None,
+    ) -> Tensor:
         """All positions at once, in one operation."""
         q, k, v = self.q_proj, self.k_proj, self.v_proj
         biases = None if q.bias is None or k.bias is None or v.bias is None else (q.bias, k.bias, v.bias)
@@ -169,7 +198,22 @@ class SelfAttention(Module):
             kv_heads=self.kv_heads,
             rotary=rotary,
             interleaved=self.interleaved,
+            starts=starts,
+            positions=positions,
             dropout=p,
             generator=self.generator if p > 0 else None,
             operand_dtype=q.operand_dtype,
         )
+
+
+def within(window: int, starts: Tensor | None, before: int, x: Tensor) -> Tensor | None:
+    """The first key that each position of x: (batch, time, width) sees in a window, `before` positions being in a
+    cache: its own place - window + 1, or `starts` where that is later. None where every one sees all before it."""
+    batch, time, _ = x.shape
+    if before + time <= window:
+        return starts
+    first = np.maximum(np.arange(before, before + time, dtype=np.int32) - (window - 1), 0)
+    first = np.broadcast_to(first, (batch, time))
+    if starts is not None:
+        first = np.maximum(first, starts.device.download(starts.array))
+    return tensor(np.ascontiguousarray(first), dtype=dtypes.int32, device=x.device)

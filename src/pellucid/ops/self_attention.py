@@ -14,6 +14,7 @@ from ..base.errors import ConfigError, ShapeError
 from ..base.rng import Generator
 from ..device import Array
 from ..tape import Op, Tensor
+from .attention import check_places
 from .common import joined, narrow, reshaped
 
 
@@ -23,7 +24,7 @@ class SelfAttention(Op):
     With u the gradients of q, k and v side by side: dx = u W, dW = u^T x, db = sum u.
     """
 
-    saves = ("x", "q", "k", "v", "o", "lse", "weights", "rotary")
+    saves = ("x", "q", "k", "v", "o", "lse", "weights", "rotary", "starts")
 
     def forward(
         self,
@@ -36,6 +37,8 @@ class SelfAttention(Op):
         bv: Array | None,
         cos: Array | None,
         sin: Array | None,
+        starts: Array | None,
+        positions: Array | None,
         *,
         heads: int,
         kv_heads: int,
@@ -57,7 +60,7 @@ class SelfAttention(Op):
         q, k, v = y.slice(2, 0, heads), y.slice(2, heads, both), y.slice(2, both, every)
         if cos is not None and sin is not None:
             turned = kernels.rope(
-                y.slice(2, 0, both), cos, sin, offset=0, interleaved=interleaved, inverse=False
+                y.slice(2, 0, both), cos, sin, positions, offset=0, interleaved=interleaved, inverse=False
             )  # v is copied beside it, so that the unturned q and k need not be kept
             q, k, v = turned.slice(2, 0, heads), turned.slice(2, heads, both), kernels.copy(v)
         self.how = {
@@ -68,17 +71,20 @@ class SelfAttention(Op):
             "counter": counter,
             "operand_dtype": operand_dtype,
         }
-        o, lse = kernels.attention(q, k, v, **self.how)
-        self.save(x=rows, q=q, k=k, v=v, o=o, lse=lse, weights=[wq, wk, wv], rotary=[cos, sin])
+        o, lse = kernels.attention(q, k, v, starts, **self.how)
+        self.save(
+            x=rows, q=q, k=k, v=v, o=o, lse=lse, weights=[wq, wk, wv], rotary=[cos, sin, positions], starts=starts
+        )
         return reshaped(kernels, o, (batch, time, heads * size))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
-        kernels, (cos, sin) = self.kernels, self.rotary
+        kernels, (cos, sin, positions) = self.kernels, self.rotary
         do = reshaped(kernels, dy, self.o.shape)
-        dq, dk, dv = kernels.attention_backward(do, self.q, self.k, self.v, self.o, self.lse, **self.how)
+        kept = self.q, self.k, self.v, self.o, self.lse, self.starts
+        dq, dk, dv = kernels.attention_backward(do, *kept, **self.how)
         if cos is not None and sin is not None:
             back = {"offset": 0, "interleaved": self.interleaved, "inverse": True}
-            dq, dk = kernels.rope(dq, cos, sin, **back), kernels.rope(dk, cos, sin, **back)
+            dq, dk = (kernels.rope(x, cos, sin, positions, **back) for x in (dq, dk))
         widths = [w.shape[0] for w in self.weights]
         u = reshaped(kernels, kernels.concatenate([dq, dk, dv], axis=2), (self.x.shape[0], sum(widths)))
         dx, dw, db = kernels.linear_backward(
@@ -108,6 +114,8 @@ def self_attention(
     kv_heads: int,
     rotary: tuple[Tensor, Tensor] | None = None,
     interleaved: bool = False,
+    starts: Tensor | None = None,
+    positions: Tensor | None = None,
     dropout: float = 0.0,
     generator: Generator | None = None,
     operand_dtype: DType | None = None,
@@ -115,8 +123,9 @@ def self_attention(
     """Causal self-attention of a sequence, projections and rotary positions included; see `attention` and `rope`.
 
     x: (B, T, width); weights of q, k and v: (heads D, width), (kv_heads D, width) twice, biases to match; rotary: cos
-    and sin tables, (positions, D / 2), used from position 0; y: (B, T, heads D). operand_dtype as in `matmul`; y has it
-    where it is given.
+    and sin tables, (positions, D / 2), used from position 0; y: (B, T, heads D). starts: as in
+    `attention`; positions: int32 (B, T), the rows of the tables to use in the place of 0 to T - 1. operand_dtype as in
+    `matmul`; y has it where it is given.
     """
     wq, wk, wv = weights
     size = wq.shape[0] // max(heads, 1)
@@ -124,7 +133,11 @@ def self_attention(
     if x.ndim != 3 or tuple(w.shape for w in weights) != wanted or kv_heads < 1 or heads % kv_heads:
         got = f"x {x.shape}, weights {wq.shape}, {wk.shape}, {wv.shape}, {heads} and {kv_heads} heads"
         raise ShapeError("self_attention", "input, weights and heads do not fit", got=got)
-    if rotary is not None and (rotary[0].shape[0] < x.shape[1] or rotary[0].shape[1] * 2 != size):
+    for name, places in (("starts", starts), ("positions", positions)):
+        if places is not None:
+            check_places("self_attention", name, places, x.shape[:2])
+    enough = positions is not None or rotary is None or rotary[0].shape[0] >= x.shape[1]
+    if rotary is not None and (not enough or rotary[0].shape[1] * 2 != size):
         got = f"{rotary[0].shape} for {x.shape[1]} positions of {size} features"
         raise ShapeError("self_attention", "rotary tables do not fit", got=got)
     if dropout > 0 and generator is None:
@@ -137,6 +150,8 @@ def self_attention(
         *weights,
         *(biases or (None, None, None)),
         *(rotary or (None, None)),
+        starts,
+        positions,
         heads=heads,
         kv_heads=kv_heads,
         interleaved=interleaved,

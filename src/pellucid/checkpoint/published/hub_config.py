@@ -56,8 +56,9 @@ _ROPE_KEYS = {
 }
 
 
-def config_of(content: dict[str, Any], where: str) -> tuple[TransformerConfig, str, tuple[str, ...]]:
-    """The configuration, the family, and the names of keys that change nothing here.
+def config_of(content: dict[str, Any], where: str, *, tensors: int) -> tuple[TransformerConfig, str, tuple[str, ...]]:
+    """The configuration, the family, and the names of keys that change nothing here. tensors: in the files, which no
+    model has more layers than.
 
     Raises:
         CheckpointError: a family, a class, or the value of a key that this library has nothing for.
@@ -73,6 +74,10 @@ def config_of(content: dict[str, Any], where: str) -> tuple[TransformerConfig, s
         raise CheckpointError(
             where, "not a language model", got=repr(classes)[:80], expected=FAMILIES[family], hint=hint
         )
+    for name in ("num_hidden_layers", "n_layer"):
+        layers = content.get(name)
+        if isinstance(layers, int) and layers > tensors:
+            raise CheckpointError(where, f"{name}: more layers than tensors", got=layers, expected=f"at most {tensors}")
     keys = Keys(content, where)
     keys.drop(*_TRAINING_ONLY)
     try:

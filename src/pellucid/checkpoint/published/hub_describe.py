@@ -86,7 +86,6 @@ def family_of(config: TransformerConfig) -> str:
             return "qwen3_moe"
         _need(not (c.has_qkv_bias or c.has_out_bias), "biases in attention with experts")
         _need(c.expert_layers == every, "experts in some of the layers, without norms of queries and keys")
-        _need(c.expert_hidden == c.hidden or c.moe_d_ff is not None, "experts")
         _need(windows in ((), every), "windows in some of the layers with experts")
         return "mixtral"
     if c.qk_norm:

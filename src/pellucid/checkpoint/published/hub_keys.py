@@ -147,4 +147,4 @@ class Keys:
             hint = "this model computes something that this library can't; use one of another family"
             what = f"{name} asks for what this library doesn't have"
             raise CheckpointError(self.where, what, got=repr(value)[:80], hint=hint)
-        return tuple(sorted(set(self._left) - _SILENT))
+        return tuple(sorted(name for name, value in self._left.items() if value is not None and name not in _SILENT))

@@ -59,8 +59,8 @@ def read_hub(path: Path) -> ModelSource:
         DataError: its tokenizer is damaged, or has a part that this library can't do exactly.
     """
     content = _json(path, CONFIG)
-    config, family, ignored = config_of(content, os.fspath(path / CONFIG))
     shards = read_shards(path)
+    config, family, ignored = config_of(content, os.fspath(path / CONFIG), tensors=len(shards))
     weights = HubWeights(shards, *_compared(shards, parts(config, family), tied=config.tie_embeddings))
     tokenizer = _tokenizer(path)
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:

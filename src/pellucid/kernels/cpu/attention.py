@@ -18,8 +18,10 @@ import numpy as np
 from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
+from ..indices import check_starts
 from . import attention_pairs
 from .attention_backward import attention_backward
+from .attention_bounds import block_at, bounds, fill_lowest, first_key, hide_earlier
 from .attention_decode import decode
 from .attention_tiles import (
     aligned,
@@ -52,6 +54,7 @@ def attention(
     q: Array,
     k: Array,
     v: Array,
+    starts: Array | None = None,
     *,
     causal: bool,
     scale: float,
@@ -65,41 +68,44 @@ def attention(
     tk, kv_heads = k.shape[1], k.shape[2]
     groups = heads // max(1, kv_heads)
     precise = dtypes.float64 if q.dtype is dtypes.float64 else dtypes.float32
+    if starts is not None:
+        check_starts("attention", starts, tk - tq)
     o, lse = q.device.empty(q.shape, q.dtype), q.device.empty((batch, heads, tq), precise)
     shape = (groups, kv_heads, tq, tk, d)
     strides = (*q.strides, *k.strides, *v.strides)
     scale, random = float(scale), (float(dropout), seed & 0xFFFFFFFF, seed >> 32, counter)
     if tq == 1:
-        decode(q, k, v, o, lse, scale, random)
+        decode(q, k, v, starts, o, lse, scale, random)
     elif attention_pairs.serves(operand_dtype, precise):
-        attention_pairs.forward(q, k, v, o, lse, causal, scale, random)
+        attention_pairs.forward(q, k, v, starts, o, lse, causal, scale, random)
     else:
-        blocks = -(-tq // (VECTOR // precise.itemsize * 2))
+        plan, blocks, bounded = bounds(q, k, starts, VECTOR // precise.itemsize * 2)
         grain = max(1, _GRAIN // max(1, min(tk, 2 * _KEYS) * d))
         _forward(
-            batch * heads * blocks, grain, q, k, v, o, lse, *shape, *strides,
-            causal, scale, *random,
+            batch * heads * blocks, grain, q, k, v, o, lse, plan, blocks, bounded, *shape,
+            *strides, causal, scale, *random,
         )  # fmt: skip
     return o, lse
 
 
 @kernel
 def _forward(
-    lo, hi, q, k, v, o, lse, groups, kv_heads, tq, tk, d, qb, qt, qh, qd, kb, kt, kh, kd, vb, vt, vh, vd, causal, scale,
-    dropout, low, high, counter,
+    lo, hi, q, k, v, o, lse, plan, blocks, bounded, groups, kv_heads, tq, tk, d, qb, qt, qh, qd, kb, kt, kh, kd, vb, vt,
+    vh, vd, causal, scale, dropout, low, high, counter,
 ):  # fmt: skip
     """Items: (batch, key/value head, block of queries from the last, query head of the group)."""
     heads, lanes = groups * kv_heads, queries(lse)
-    blocks, size = (tq + lanes - 1) // lanes, max(1, min(tk, _KEYS))
+    size = max(1, min(tk, _KEYS))
     new = np.int64(0)  # for `product`: a literal would compile another one
     drawn = keep_size(lse, size) if dropout > 0 else 0
     copied = size * d if narrow(k) else 0
-    scratch = np.empty((2 * d + 3 + size) * lanes + copied + drawn + 16, lse.dtype)
+    scratch = np.empty((2 * d + 4 + size) * lanes + copied + drawn + 16, lse.dtype)
     turned = aligned(scratch)
     out, s = turned + d * lanes, turned + 2 * d * lanes
     numbers = s + size * lanes
     top, total = numbers + lanes, numbers + 2 * lanes
-    copy = total + lanes
+    lowest = total + lanes
+    copy = lowest + lanes
     keep = copy + copied
     for l in range(lanes):  # noqa: E741
         scratch[numbers + l] = l
@@ -107,20 +113,28 @@ def _forward(
         g, rest = item % groups, item // groups
         block, rest = blocks - 1 - rest % blocks, rest // blocks
         b, kv_head = rest // kv_heads, rest % kv_heads
-        h, i0 = kv_head * groups + g, block * lanes
-        rows = min(lanes, tq - i0)
+        h = kv_head * groups + g
+        i0, rows = block_at(plan, b, block, lanes, tq, bounded)
+        if rows == 0:
+            continue
         seen = max(0, min(tk, i0 + rows + tk - tq)) if causal else tk
+        begin = first_key(plan, b, i0, tq, bounded)
+        last = first_key(plan, b, i0 + rows - 1, tq, bounded) - begin
+        if last > 0:
+            fill_lowest(scratch, lowest, plan, b, i0, rows, tq, begin)
         turn_in(scratch, turned, q, b * qb + i0 * qt + h * qh, qt, qd, rows, d, scale * _LOG2E)
         fill(scratch, top, lanes, -np.inf)
         fill(scratch, total, lanes, 0)
-        for first in range(0, seen, size):
+        for first in range(begin, seen, size):
             n = min(size, seen - first)
             # s = scale q k^T
             at, row, step = as_operand(k, b * kb + first * kt + kv_head * kh, kt, kd, n, d, scratch, copy)
             product(scratch, s, lanes, operand(k, scratch), at, row, step, scratch, turned, lanes, n, lanes, d, new)
             if causal:
                 hide(scratch, s, first - i0 - tk + tq, n, numbers, -np.inf)
-            _soften(scratch, s, n, top, total, out, d if first > 0 else 0)
+            if first - begin < last:
+                hide_earlier(scratch, s, first - begin, min(n, last - first + begin), lowest, -np.inf)
+            _soften(scratch, s, n, top, total, out, d if first > begin else 0)
             if dropout > 0:
                 word = counter + ((b * heads + h) * tq + i0) * tk + first
                 fill_keep(scratch, keep, low, high, word, tk, rows, n, dropout)
@@ -128,7 +142,9 @@ def _forward(
                     vstore(scratch, s + i, vload(scratch, s + i) * vload(scratch, keep + i))
             # o += p v
             at, row, step = as_operand(v, b * vb + first * vt + kv_head * vh, vt, vd, n, d, scratch, copy)
-            product(scratch, out, lanes, operand(v, scratch), at, step, row, scratch, s, lanes, d, lanes, n, first)
+            product(
+                scratch, out, lanes, operand(v, scratch), at, step, row, scratch, s, lanes, d, lanes, n, first - begin
+            )
         # o /= total
         finish(scratch, out, top, total, lse, (b * heads + h) * tq + i0, rows, d if seen > 0 else 0)
         if seen == 0:

@@ -17,6 +17,7 @@ import numpy as np
 from ...base.dtypes import DType
 from ...device import Array
 from . import attention_pairs_backward
+from .attention_bounds import block_at, bounds, fill_lowest, first_key, hide_earlier
 from .attention_tiles import (
     aligned,
     as_columns,
@@ -50,6 +51,7 @@ def attention_backward(
     v: Array,
     o: Array,
     lse: Array,
+    starts: Array | None = None,
     *,
     causal: bool,
     scale: float,
@@ -66,8 +68,9 @@ def attention_backward(
     empty, precise = q.device.empty, lse.dtype
     dq, dk, dv = empty(q.shape, q.dtype), empty(k.shape, k.dtype), empty(v.shape, v.dtype)
     width = VECTOR // precise.itemsize
-    blocks = groups * -(-tq // (2 * width))
-    shares = max(1, min(-(-_ITEMS // max(1, batch * kv_heads)), blocks // _BLOCKS))
+    most = groups * -(-tq // (2 * width))
+    shares = max(1, min(-(-_ITEMS // max(1, batch * kv_heads)), most // _BLOCKS))
+    plan = bounds(q, k, starts, 2 * width)
     padded = -(-d // (2 * width)) * (2 * width)
     pairs = attention_pairs_backward.serves(operand_dtype, precise)
     in_place = shares == 1 and padded == d and precise is k.dtype
@@ -75,11 +78,11 @@ def attention_backward(
     shape = (groups, kv_heads, tq, tk, d, padded)
     options = (causal, float(scale), float(dropout), seed & 0xFFFFFFFF, seed >> 32, counter)
     if pairs:
-        attention_pairs_backward.blocks(do, q, k, v, o, lse, dq, sums, shares, shape, options)
+        attention_pairs_backward.blocks(do, q, k, v, o, lse, dq, sums, shares, plan, shape, options)
     else:
         strides = (*do.strides, *q.strides, *k.strides, *v.strides, *o.strides, *lse.strides)
         arrays = (do, q, k, v, o, lse, dq, *sums)
-        _blocks(shares * batch * kv_heads, 1, *arrays, shares, batch, *shape, *strides, *options)
+        _blocks(shares * batch * kv_heads, 1, *arrays, *plan, shares, batch, *shape, *strides, *options)
     if not in_place:
         for total, part in ((dk, sums[0]), (dv, sums[1])):
             _fold(batch * tk * kv_heads, 64, part, total, shares, batch * tk * kv_heads, d, padded)
@@ -88,17 +91,17 @@ def attention_backward(
 
 @kernel
 def _blocks(
-    lo, hi, do, q, k, v, o, lse, dq, dk, dv, shares, batch, groups, kv_heads, tq, tk, d, padded, gb, gt, gh, gd,
-    qb, qt, qh, qd, kb, kt, kh, kd, vb, vt, vh, vd, ob, ot, oh, od, sb, sh, st, causal, scale, dropout, low, high,
-    counter,
+    lo, hi, do, q, k, v, o, lse, dq, dk, dv, plan, blocks, bounded, shares, batch, groups, kv_heads, tq, tk, d, padded,
+    gb, gt, gh, gd, qb, qt, qh, qd, kb, kt, kh, kd, vb, vt, vh, vd, ob, ot, oh, od, sb, sh, st, causal, scale,
+    dropout, low, high, counter,
 ):  # fmt: skip
     """Items: (share, batch, key/value head). dk, dv: (share, batch, key, key/value head, padded)."""
     heads, lanes = groups * kv_heads, queries(lse)
-    blocks, size, ld = (tq + lanes - 1) // lanes, max(1, min(tk, _KEYS)), kv_heads * padded
+    size, ld = max(1, min(tk, _KEYS)), kv_heads * padded
     new, one = np.int64(0), np.int64(1)  # for `product`: a literal would compile another one
     drawn = keep_size(lse, size) if dropout > 0 else 0
     copied = size * d if narrow(k) else 0
-    scratch = np.empty((3 * d + 2 * padded + 2 * size + 3) * lanes + 2 * copied + drawn + 16, lse.dtype)
+    scratch = np.empty((3 * d + 2 * padded + 2 * size + 4) * lanes + 2 * copied + drawn + 16, lse.dtype)
     q_turned = aligned(scratch)
     g_turned, dq_turned = q_turned + d * lanes, q_turned + 2 * d * lanes
     q_copy = dq_turned + d * lanes
@@ -107,7 +110,8 @@ def _blocks(
     ds = p + size * lanes
     top = ds + size * lanes
     delta, numbers = top + lanes, top + 2 * lanes
-    k_copy = numbers + lanes
+    lowest = numbers + lanes
+    k_copy = lowest + lanes
     v_copy = k_copy + copied
     keep = v_copy + copied
     for l in range(lanes):  # noqa: E741
@@ -120,9 +124,14 @@ def _blocks(
             fill(dv, sums + j * ld, padded, 0)
         for number in range(share, groups * blocks, shares):
             block, h = number // groups, kv_head * groups + number % groups
-            i0 = block * lanes
-            rows = min(lanes, tq - i0)
+            i0, rows = block_at(plan, b, block, lanes, tq, bounded)
+            if rows == 0:
+                continue
             seen = max(0, min(tk, i0 + rows + tk - tq)) if causal else tk
+            begin = first_key(plan, b, i0, tq, bounded)
+            last = first_key(plan, b, i0 + rows - 1, tq, bounded) - begin
+            if last > 0:
+                fill_lowest(scratch, lowest, plan, b, i0, rows, tq, begin)
             q0, g0, o0 = b * qb + i0 * qt + h * qh, b * gb + i0 * gt + h * gh, b * ob + i0 * ot + h * oh
             turn_in(scratch, q_turned, q, q0, qt, qd, rows, d, scale * _LOG2E)
             turn_in(scratch, g_turned, do, g0, gt, gd, rows, d, 1.0)
@@ -136,7 +145,7 @@ def _blocks(
                     factor = load(lse, b * sb + h * sh + (i0 + l) * st) * _LOG2E
                 scratch[delta + l] = total
                 scratch[top + l] = 0 if factor == -np.inf else factor
-            for first in range(0, seen, size):
+            for first in range(begin, seen, size):
                 n = min(size, seen - first)
                 into = sums + first * ld
                 # p = exp(scale q k^T - lse)
@@ -145,6 +154,8 @@ def _blocks(
                 product(scratch, p, lanes, k_from, k_at, k_row, k_step, scratch, q_turned, lanes, n, lanes, d, new)
                 if causal:
                     hide(scratch, p, first - i0 - tk + tq, n, numbers, -np.inf)
+                if first - begin < last:
+                    hide_earlier(scratch, p, first - begin, min(n, last - first + begin), lowest, -np.inf)
                 # dp = do v^T
                 v_at, v_row, v_step = as_operand(v, b * vb + first * vt + kv_head * vh, vt, vd, n, d, scratch, v_copy)
                 v_from = operand(v, scratch)
@@ -157,7 +168,22 @@ def _blocks(
                 # dv += (p m)^T do,  dk += ds^T q,  dq += ds k
                 product(dv, into, ld, scratch, p, lanes, one, g_from, g_at, g_ld, n, padded, rows, one)
                 product(dk, into, ld, scratch, ds, lanes, one, q_from, q_at, q_ld, n, padded, rows, one)
-                product(scratch, dq_turned, lanes, k_from, k_at, k_step, k_row, scratch, ds, lanes, d, lanes, n, first)
+                product(
+                    scratch,
+                    dq_turned,
+                    lanes,
+                    k_from,
+                    k_at,
+                    k_step,
+                    k_row,
+                    scratch,
+                    ds,
+                    lanes,
+                    d,
+                    lanes,
+                    n,
+                    first - begin,
+                )
             if seen == 0:
                 fill(scratch, dq_turned, d * lanes, 0)
             turn_out(dq, ((b * tq + i0) * heads + h) * d, heads * d, scratch, dq_turned, rows, d)

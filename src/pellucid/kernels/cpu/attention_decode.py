@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base import dtypes
 from ...device import Array
 from .attention_tiles import aligned, fill, keep_row, memory, widen
 from .formats import load, store
@@ -28,7 +29,16 @@ _LOG2E = 1 / math.log(2)
 _LN2 = math.log(2)
 
 
-def decode(q: Array, k: Array, v: Array, o: Array, lse: Array, scale: float, random: tuple[Any, ...]) -> None:
+def decode(
+    q: Array,
+    k: Array,
+    v: Array,
+    starts: Array | None,
+    o: Array,
+    lse: Array,
+    scale: float,
+    random: tuple[Any, ...],
+) -> None:
     """Writes o and lse for q: (B, 1, H, D). `random`: dropout, both halves of the seed, counter."""
     batch, _, heads, d = q.shape
     tk, kv_heads = k.shape[1], k.shape[2]
@@ -37,9 +47,11 @@ def decode(q: Array, k: Array, v: Array, o: Array, lse: Array, scale: float, ran
     chunks = max(1, -(-tk // span))
     arrays = memory(q), memory(k), memory(v), memory(o), memory(lse)
     parts = arrays[4] if chunks == 1 else memory(q.device.empty((batch * heads * chunks * (d + 2),), lse.dtype))
+    begins = q.device.empty((1,), dtypes.int32) if starts is None else starts
+    step = 0 if starts is None else starts.strides[0]
     _chunks(
-        batch * kv_heads * chunks, 1, *arrays, parts, span, groups, kv_heads, tk, d,
-        *q.strides, *k.strides, *v.strides, scale, *random,
+        batch * kv_heads * chunks, 1, *arrays, parts, memory(begins), starts is not None, step, span, groups,
+        kv_heads, tk, d, *q.strides, *k.strides, *v.strides, scale, *random,
     )  # fmt: skip
     if chunks > 1:
         _merge(batch * heads, 16, parts, *arrays[3:], chunks, groups, kv_heads, d)
@@ -47,8 +59,8 @@ def decode(q: Array, k: Array, v: Array, o: Array, lse: Array, scale: float, ran
 
 @kernel
 def _chunks(
-    lo, hi, q, k, v, o, lse, parts, span, groups, kv_heads, tk, d, qb, _qt, qh, qd, kb, kt, kh, kd, vb, vt, vh, vd,
-    scale, dropout, low, high, counter,
+    lo, hi, q, k, v, o, lse, parts, begins, bounded, begins_step, span, groups, kv_heads, tk, d, qb, _qt, qh, qd, kb,
+    kt, kh, kd, vb, vt, vh, vd, scale, dropout, low, high, counter,
 ):  # fmt: skip
     """Items: (batch, key/value head, chunk of `span` keys). Where one chunk holds all keys, o and lse; else, in a row
     of `parts` for each head of the group, maximum, sum and output."""
@@ -66,7 +78,9 @@ def _chunks(
     for item in range(lo, hi):
         chunk, rest = item % chunks, item // chunks
         b, kv_head = rest // kv_heads, rest % kv_heads
-        h, end = kv_head * groups, min(tk, (chunk + 1) * span)
+        h, begin, end = kv_head * groups, chunk * span, min(tk, (chunk + 1) * span)
+        if bounded:
+            begin = max(begin, np.int64(load(begins, b * begins_step)))
         widen(scratch, scaled, padded, q, b * qb + h * qh, qh, qd, groups, d)
         for i in range(scaled, scaled + groups * padded, w):
             vstore(scratch, i, vload(scratch, i) * vsplat(scratch, scale * _LOG2E))
@@ -74,7 +88,7 @@ def _chunks(
         for g in range(groups):
             store(scratch, top + 2 * g, -np.inf)
             store(scratch, top + 2 * g + 1, 0)
-        for first in range(chunk * span, end, _TILE):
+        for first in range(begin, end, _TILE):
             n = min(_TILE, end - first)
             k0, v0 = b * kb + first * kt + kv_head * kh, b * vb + first * vt + kv_head * vh
             if k_copied:

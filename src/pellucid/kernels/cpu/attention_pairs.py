@@ -19,6 +19,7 @@ import numpy as np
 from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
+from .attention_bounds import Bounds, begins_document, block_at, bounds, fill_lowest, first_key, hide_earlier
 from .attention_tiles import aligned, fill, fill_keep, finish, hide, keep_size, memory, queries, turn_out
 from .functions import inner
 from .isa import current
@@ -40,34 +41,48 @@ def serves(operand_dtype: DType | None, precise: DType) -> bool:
     return operand_dtype is dtypes.bfloat16 and precise is dtypes.float32 and current().bf16
 
 
-def forward(q: Array, k: Array, v: Array, o: Array, lse: Array, causal: bool, scale: float, random: Any) -> None:
+def forward(
+    q: Array, k: Array, v: Array, starts: Array | None, o: Array, lse: Array, causal: bool, scale: float, random: Any
+) -> None:
     """o and lse of more than one query; `random`: dropout, the halves of the seed, and the counter."""
     batch, tq, heads, d = q.shape
     tk, kv_heads = k.shape[1], k.shape[2]
-    by_row, _ = operands(k, rows=True, couples=False)
-    _, couples = operands(v, rows=False, couples=True)
-    blocks = -(-tq // (2 * _LANES))
+    plan = bounds(q, k, starts, 2 * _LANES)
+    by_row, _ = operands(k, plan, tq, rows=True, couples=False)
+    _, couples = operands(v, plan, tq, rows=False, couples=True)
     grain = max(1, 2 * _GRAIN // max(1, min(tk, 2 * _KEYS) * d))
     shape = (heads // max(1, kv_heads), kv_heads, tq, tk, d)
     _forward(
-        batch * heads * blocks, grain, memory(q), by_row, couples, memory(o), memory(lse), *shape, *q.strides,
-        causal, scale, *random,
+        batch * heads * plan.blocks, grain, memory(q), by_row, couples, memory(o), memory(lse), *plan, batch, *shape,
+        *q.strides, causal, scale, *random,
     )  # fmt: skip
 
 
-def operands(x: Array, *, rows: bool, couples: bool) -> tuple[Array, Array]:
+def operands(x: Array, plan: Bounds, tq: int, *, rows: bool, couples: bool) -> tuple[Array, Array]:
     """x: (batch, time, heads, features) as pairs by row, (batch, heads, time, padded / 2), and as couples of rows,
-    (batch, heads, time / 2, padded); only those asked for, the same array twice otherwise."""
+    (batch, heads, time / 2, padded); only those asked for, the same array twice otherwise.
+
+    With bounds there are two sets of couples, for documents that begin with an even and with an odd key, in which no
+    couple joins two documents: the one that begins beside is zero there."""
     batch, time, heads, d = x.shape
     half = -(-time // 2)
     pairs, padded = _padded(d)
+    apart = couples and plan.bounded
     empty, found = x.device.empty, []
     if rows:
         found.append(empty((batch * heads * time * pairs,), dtypes.float32))
     if couples:
-        found.append(empty((batch * heads * half * padded,), dtypes.float32))
+        held = 2 * (time // 2 + 1) if apart else half
+        found.append(empty((batch * heads * held * padded,), dtypes.float32))
     by_row, coupled = memory(found[0]), memory(found[-1])
-    _lay_out(batch * heads * half, _GRAIN_OUT, memory(x), by_row, coupled, heads, time, d, *x.strides, rows, couples)
+    if apart:
+        _couple(
+            2 * batch * heads * (time // 2 + 1), _GRAIN_OUT, memory(x), coupled, plan.plan, batch, heads, time, tq, d,
+            *x.strides,
+        )  # fmt: skip
+    if rows or not apart:
+        there = couples and not apart
+        _lay_out(batch * heads * half, _GRAIN_OUT, memory(x), by_row, coupled, heads, time, d, *x.strides, rows, there)
     return by_row, coupled
 
 
@@ -94,6 +109,32 @@ def _lay_out(lo, hi, x, by_row, coupled, heads, time, d, xb, xt, xh, xd, rows, c
             couple_rows(coupled, item * padded, x, at, at + xt if both else at, xd, d, both)
 
 
+@kernel
+def _couple(lo, hi, x, coupled, plan, batch, heads, time, tq, d, xb, xt, xh, xd):
+    """Items: (parity of the first key, batch, head, couple)."""
+    w, half = width(coupled, VECTOR), time // 2 + 1
+    padded = (d + w - 1) // w * w
+    for item in range(lo, hi):
+        parity, rest = item // (batch * heads * half), item // half % (batch * heads)
+        b, h, t = rest // heads, rest % heads, item % half * 2 - parity
+        if 0 <= t < time:
+            at = b * xb + h * xh + t * xt
+            both = t + 1 < time and not begins_document(plan, b, t + 1, tq, time - tq)
+            couple_rows(coupled, item * padded, x, at, at + xt if both else at, xd, d, both)
+
+
+@inner
+def couples_of(tk, bounded):
+    """Couples of the keys of a head."""
+    return tk // 2 + 1 if bounded else (tk + 1) // 2
+
+
+@inner
+def couple_at(begin, first, head, heads, half):
+    """The couple of key `first` and the next, in the set for the parity of `begin`."""
+    return (begin % 2 * heads + head) * half + (first + begin % 2) // 2
+
+
 @inner
 def turn_pairs(x, turned, rows_at, y, y0, row, step, rows, d, factor):
     """x[turned + i lanes + l] = the pair (factor y[l, 2 i], factor y[l, 2 i + 1]) of a block of queries, 0 in the lanes
@@ -111,49 +152,83 @@ def turn_pairs(x, turned, rows_at, y, y0, row, step, rows, d, factor):
 
 @kernel
 def _forward(
-    lo, hi, q, k, v, o, lse, groups, kv_heads, tq, tk, d, qb, qt, qh, qd, causal, scale, dropout, low, high, counter
+    lo,
+    hi,
+    q,
+    k,
+    v,
+    o,
+    lse,
+    plan,
+    blocks,
+    bounded,
+    batch,
+    groups,
+    kv_heads,
+    tq,
+    tk,
+    d,
+    qb,
+    qt,
+    qh,
+    qd,
+    causal,
+    scale,
+    dropout,
+    low,
+    high,
+    counter,
 ):
     """Items: (batch, key/value head, block of queries from the last, query head of the group). k by row, v coupled."""
     heads, lanes, w = groups * kv_heads, queries(lse), width(lse, VECTOR)
-    blocks, size, half = (tq + lanes - 1) // lanes, max(1, min(tk, _KEYS)), (tk + 1) // 2
+    size, half = max(1, min(tk, _KEYS)), couples_of(tk, bounded)
     pairs, padded, summed = (d + 2 * w - 1) // (2 * w) * w, (d + w - 1) // w * w, (d + 1) // 2
     new, one = np.int64(0), np.int64(1)  # for `product_pairs`: a literal would compile another one
     drawn = keep_size(lse, size) if dropout > 0 else 0
-    scratch = np.empty((2 * pairs + d + size + 4) * lanes + drawn + 16, lse.dtype)
+    scratch = np.empty((2 * pairs + d + size + 5) * lanes + drawn + 16, lse.dtype)
     turned = aligned(scratch)
     by_row = turned + pairs * lanes
     out = by_row + pairs * lanes
     s = out + d * lanes
     numbers = s + (size + 1) * lanes
     top, total = numbers + lanes, numbers + 2 * lanes
-    keep = total + lanes
+    lowest = total + lanes
+    keep = lowest + lanes
     for l in range(lanes):  # noqa: E741
         scratch[numbers + l] = l
     for item in range(lo, hi):
         g, rest = item % groups, item // groups
         block, rest = blocks - 1 - rest % blocks, rest // blocks
         b, kv_head = rest // kv_heads, rest % kv_heads
-        h, i0 = kv_head * groups + g, block * lanes
-        rows = min(lanes, tq - i0)
+        h = kv_head * groups + g
+        i0, rows = block_at(plan, b, block, lanes, tq, bounded)
+        if rows == 0:
+            continue
         seen = max(0, min(tk, i0 + rows + tk - tq)) if causal else tk
+        begin = first_key(plan, b, i0, tq, bounded)
+        last = first_key(plan, b, i0 + rows - 1, tq, bounded) - begin
+        if last > 0:
+            fill_lowest(scratch, lowest, plan, b, i0, rows, tq, begin)
         turn_pairs(scratch, turned, by_row, q, b * qb + i0 * qt + h * qh, qt, qd, rows, d, scale * _LOG2E)
         fill(scratch, top, lanes, -np.inf)
         fill(scratch, total, lanes, 0)
-        for first in range(0, seen, size):
+        for first in range(begin, seen, size):
             n = min(size, seen - first)
             # s = scale q k^T
             at = (rest * tk + first) * pairs
             product_pairs(scratch, s, lanes, k, at, pairs, one, scratch, turned, lanes, n, lanes, summed, new)
             if causal:
                 hide(scratch, s, first - i0 - tk + tq, n, numbers, -np.inf)
+            if first - begin < last:
+                hide_earlier(scratch, s, first - begin, min(n, last - first + begin), lowest, -np.inf)
             if dropout > 0:
                 word = counter + ((b * heads + h) * tq + i0) * tk + first
                 fill_keep(scratch, keep, low, high, word, tk, rows, n, dropout)
-            _soften(scratch, s, n, top, total, out, d if first > 0 else 0, keep, dropout > 0)
+            _soften(scratch, s, n, top, total, out, d if first > begin else 0, keep, dropout > 0)
             # o += p v
-            at = (rest * half + first // 2) * padded
+            at = couple_at(begin, first, rest, batch * kv_heads, half) * padded
             product_pairs(
-                scratch, out, lanes, v, at, one, padded, scratch, s, lanes, d, lanes, (n + 1) // 2, np.int64(first)
+                scratch, out, lanes, v, at, one, padded, scratch, s, lanes, d, lanes, (n + 1) // 2, first - begin
             )
         # o /= total
         finish(scratch, out, top, total, lse, (b * heads + h) * tq + i0, rows, d if seen > 0 else 0)

@@ -12,7 +12,8 @@ import math
 import numpy as np
 
 from ...device import Array
-from .attention_pairs import operands, serves, turn_pairs
+from .attention_bounds import Bounds, block_at, fill_lowest, first_key, hide_earlier
+from .attention_pairs import couple_at, couples_of, operands, serves, turn_pairs
 from .attention_tiles import aligned, dot, fill, fill_keep, hide, keep_size, memory, queries, turn_out
 from .formats import load
 from .functions import inner, like
@@ -37,32 +38,33 @@ def blocks(
     dq: Array,
     sums: tuple[Array, Array] | list[Array],
     shares: int,
+    plan: Bounds,
     shape: tuple[int, ...],
     options: tuple[bool | int | float, ...],
 ) -> None:
     """dq, and into `sums` dk and dv of each share. shape: groups, kv_heads, queries, keys, features, features in
     `sums`; options: causal, scale, dropout, the halves of the seed, counter."""
     batch, kv_heads = q.shape[0], k.shape[2]
-    k_by_row, k_coupled = operands(k, rows=True, couples=True)
-    v_by_row, _ = operands(v, rows=True, couples=False)
+    k_by_row, k_coupled = operands(k, plan, q.shape[1], rows=True, couples=True)
+    v_by_row, _ = operands(v, plan, q.shape[1], rows=True, couples=False)
     strides = (*do.strides, *q.strides, *o.strides, *lse.strides)
     arrays = [memory(do), memory(q), k_by_row, k_coupled, v_by_row, *(memory(x) for x in (o, lse, dq, *sums))]
-    _blocks(shares * batch * kv_heads, 1, *arrays, shares, batch, *shape, *strides, *options)
+    _blocks(shares * batch * kv_heads, 1, *arrays, *plan, shares, batch, *shape, *strides, *options)
 
 
 @kernel
 def _blocks(
-    lo, hi, do, q, k, kc, v, o, lse, dq, dk, dv, shares, batch, groups, kv_heads, tq, tk, d, padded, gb, gt, gh, gd,
-    qb, qt, qh, qd, ob, ot, oh, od, sb, sh, st, causal, scale, dropout, low, high, counter,
+    lo, hi, do, q, k, kc, v, o, lse, dq, dk, dv, plan, blocks, bounded, shares, batch, groups, kv_heads, tq, tk, d,
+    padded, gb, gt, gh, gd, qb, qt, qh, qd, ob, ot, oh, od, sb, sh, st, causal, scale, dropout, low, high, counter,
 ):  # fmt: skip
     """Items: (share, batch, key/value head). k, v by row, kc: k coupled; dk, dv: (share, batch, key, key/value head,
     padded)."""
     heads, lanes, w = groups * kv_heads, queries(lse), width(lse, VECTOR)
-    blocks, size, ld = (tq + lanes - 1) // lanes, max(1, min(tk, _KEYS)), kv_heads * padded
-    pairs, coupled, summed, half = (d + 2 * w - 1) // (2 * w) * w, (d + w - 1) // w * w, (d + 1) // 2, (tk + 1) // 2
+    size, ld, half = max(1, min(tk, _KEYS)), kv_heads * padded, couples_of(tk, bounded)
+    pairs, coupled, summed = (d + 2 * w - 1) // (2 * w) * w, (d + w - 1) // w * w, (d + 1) // 2
     new, one = np.int64(0), np.int64(1)  # for `product_pairs`: a literal would compile another one
     drawn = keep_size(lse, size) if dropout > 0 else 0
-    scratch = np.empty((3 * pairs + d + padded + 4 * size + 8) * lanes + drawn + 16, lse.dtype)
+    scratch = np.empty((3 * pairs + d + padded + 4 * size + 9) * lanes + drawn + 16, lse.dtype)
     q_turned = aligned(scratch)
     g_turned = q_turned + pairs * lanes
     by_row = g_turned + pairs * lanes
@@ -75,7 +77,8 @@ def _blocks(
     ds_coupled = beside + (size + 1) * lanes
     top = ds_coupled + (size // 2 + 1) * lanes
     delta, numbers = top + lanes, top + 2 * lanes
-    keep = numbers + lanes
+    lowest = numbers + lanes
+    keep = lowest + lanes
     for l in range(lanes):  # noqa: E741
         scratch[numbers + l] = l
     fill(scratch, q_coupled, 2 * padded * w, 0)
@@ -90,9 +93,14 @@ def _blocks(
             fill(dv, sums + j * ld, padded, 0)
         for number in range(share, groups * blocks, shares):
             block, h = number // groups, kv_head * groups + number % groups
-            i0 = block * lanes
-            rows = min(lanes, tq - i0)
+            i0, rows = block_at(plan, b, block, lanes, tq, bounded)
+            if rows == 0:
+                continue
             seen = max(0, min(tk, i0 + rows + tk - tq)) if causal else tk
+            begin = first_key(plan, b, i0, tq, bounded)
+            last = first_key(plan, b, i0 + rows - 1, tq, bounded) - begin
+            if last > 0:
+                fill_lowest(scratch, lowest, plan, b, i0, rows, tq, begin)
             q0, g0, o0 = b * qb + i0 * qt + h * qh, b * gb + i0 * gt + h * gh, b * ob + i0 * ot + h * oh
             turn_pairs(scratch, q_turned, by_row, q, q0, qt, qd, rows, d, scale * _LOG2E)
             turn_pairs(scratch, g_turned, by_row, do, g0, gt, gd, rows, d, 1.0)
@@ -109,13 +117,15 @@ def _blocks(
                     factor = load(lse, b * sb + h * sh + (i0 + l) * st) * _LOG2E
                 scratch[delta + l] = total
                 scratch[top + l] = 0 if factor == -np.inf else factor
-            for first in range(0, seen, size):
+            for first in range(begin, seen, size):
                 n = min(size, seen - first)
                 into, at = sums + first * ld, (head * tk + first) * pairs
                 # p = exp(scale q k^T - lse)
                 product_pairs(scratch, p, lanes, k, at, pairs, one, scratch, q_turned, lanes, n, lanes, summed, new)
                 if causal:
                     hide(scratch, p, first - i0 - tk + tq, n, numbers, -np.inf)
+                if first - begin < last:
+                    hide_earlier(scratch, p, first - begin, min(n, last - first + begin), lowest, -np.inf)
                 # dp = do v^T
                 product_pairs(scratch, ds, lanes, v, at, pairs, one, scratch, g_turned, lanes, n, lanes, summed, new)
                 # p m and ds = scale p (m dp - delta)
@@ -129,10 +139,10 @@ def _blocks(
                 product_pairs(
                     dk, into, ld, scratch, beside, w, one, scratch, q_coupled, padded, n, padded, of_queries, one
                 )
-                at = (head * half + first // 2) * coupled
+                at = couple_at(begin, first, head, batch * kv_heads, half) * coupled
                 product_pairs(
                     scratch, dq_turned, lanes, kc, at, one, coupled, scratch, ds_coupled, lanes, d, lanes, (n + 1) // 2,
-                    np.int64(first),
+                    first - begin,
                 )  # fmt: skip
             if seen == 0:
                 fill(scratch, dq_turned, d * lanes, 0)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from ...base import dtypes
 from ...device import Array
+from ..indices import check_indices
+from .attention_tiles import memory
 from .formats import load, store
 from .functions import inner, like
 from .launch import kernel
@@ -10,15 +15,27 @@ from .launch import kernel
 _GRAIN = 1 << 14  # elements of a chunk
 
 
-def rope(x: Array, cos: Array, sin: Array, *, offset: int, interleaved: bool, inverse: bool) -> Array:
+def rope(
+    x: Array,
+    cos: Array,
+    sin: Array,
+    positions: Array | None = None,
+    *,
+    offset: int,
+    interleaved: bool,
+    inverse: bool,
+) -> Array:
     """Rotates pairs of features by position-dependent angles; see the definition."""
     batch, steps, heads, d = x.shape
     y = x.device.empty(x.shape, x.dtype)
     grain = max(1, _GRAIN // max(1, heads * d))
+    if positions is not None:
+        check_indices("rope", positions, cos.shape[0] - offset)
+    given = x.device.empty((1, 1), dtypes.int32) if positions is None else positions
     pairs = (2, 1) if interleaved else (1, d // 2)
     _rotate(
-        batch * steps, grain, x, cos, sin, y, steps, heads, d // 2, *x.strides,
-        *cos.strides, *sin.strides, *pairs, offset, -1 if inverse else 1,
+        batch * steps, grain, x, cos, sin, y, memory(given), positions is not None, *given.strides, steps, heads,
+        d // 2, *x.strides, *cos.strides, *sin.strides, *pairs, offset, -1 if inverse else 1,
     )  # fmt: skip
     return y
 
@@ -33,13 +50,14 @@ def _pair(x, cos, sin, y, x1, x2, c, s, y1, y2, sign):
 
 @kernel
 def _rotate(
-    lo, hi, x, cos, sin, y, steps, heads, half, xb, xt, xh, xd, cos_row, cos_step, sin_row, sin_step, step, other,
-    offset, sign,
+    lo, hi, x, cos, sin, y, positions, given, pb, pt, steps, heads, half, xb, xt, xh, xd, cos_row, cos_step,
+    sin_row, sin_step, step, other, offset, sign,
 ):  # fmt: skip
     """y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin for the pairs (i step, i step + other) of positions lo to hi-1."""
     for item in range(lo, hi):
         b, t = item // steps, item % steps
-        c0, s0 = (offset + t) * cos_row, (offset + t) * sin_row
+        row = offset + (np.int64(load(positions, b * pb + t * pt)) if given else t)
+        c0, s0 = row * cos_row, row * sin_row
         for h in range(heads):
             x1, y1 = b * xb + t * xt + h * xh, (item * heads + h) * 2 * half
             if xd == 1 and step == 1 and cos_step == 1 and sin_step == 1:

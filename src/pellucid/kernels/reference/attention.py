@@ -10,19 +10,33 @@ import numpy as np
 from ...base import rng
 from ...base.dtypes import DType
 from ...device import Array
+from ...device.cpu import view
+from ..indices import check_indices, check_starts
 from .host import Host, compute_dtype, read, rounded, write
 
 
-def rope(x: Array, cos: Array, sin: Array, *, offset: int, interleaved: bool, inverse: bool) -> Array:
+def rope(
+    x: Array,
+    cos: Array,
+    sin: Array,
+    positions: Array | None = None,
+    *,
+    offset: int,
+    interleaved: bool,
+    inverse: bool,
+) -> Array:
     """Rotates pairs of features by position-dependent angles   (Su et al. 2021).
 
     x: (B, T, H, D), D even; cos, sin: (P, D/2) tables, row p the angles of position p; x[:, t] has position
-    offset + t. Pairs are (i, i + D/2), or (2i, 2i + 1) with `interleaved`:
+    offset + t, or offset + positions[:, t] where they are given: (B, T) int32. Pairs are (i, i + D/2), or
+    (2i, 2i + 1) with `interleaved`:
     y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin. `inverse` rotates back: the gradient.
     """
     a = read(x)
-    steps = slice(offset, offset + a.shape[1])
-    c, s = read(cos)[steps, None, :].astype(a.dtype), read(sin)[steps, None, :].astype(a.dtype)
+    rows = np.arange(a.shape[1]) if positions is None else view(positions)
+    if positions is not None:
+        check_indices("rope", positions, cos.shape[0] - offset)
+    c, s = (read(table)[offset + rows][..., None, :].astype(a.dtype) for table in (cos, sin))
     s = -s if inverse else s
     half = a.shape[-1] // 2
     first, second = (a[..., 0::2], a[..., 1::2]) if interleaved else (a[..., :half], a[..., half:])
@@ -36,6 +50,7 @@ def attention(
     q: Array,
     k: Array,
     v: Array,
+    starts: Array | None = None,
     *,
     causal: bool,
     scale: float,
@@ -48,13 +63,16 @@ def attention(
     softmax sum with the maximum included, in float32 (float64 for float64 input).
 
     q: (B, Tq, H, D); k, v: (B, Tk, H_kv, D); Tq <= Tk where causal. causal: query i sees keys 0 .. i + Tk - Tq,
-    so that the last query sees every key. dropout: probability of zeroing a softmax weight; the mask of
-    (b, h, i, j) is word counter + ((b H + h) Tq + i) Tk + j of the Philox stream `seed`, as in `dropout`.
+    so that the last query sees every key. starts: (B, Tq) int32, the first key that each query sees, with causal: along
+    time it does not fall, and no query starts behind itself (None: key 0). Where it jumps to the query itself, a
+    document begins; what stands before has no influence behind, and in a device's kernels not even where it is no
+    number. dropout: probability of zeroing a softmax weight; the mask of (b, h, i, j) is word
+    counter + ((b H + h) Tq + i) Tk + j of the Philox stream `seed`, as in `dropout`.
     operand_dtype: what enters a product is rounded to it (bfloat16 for mixed precision), where a device multiplies
     that faster; scores, softmax and sums keep their precision.
     Kernels of a device never build the score matrix (Dao et al. 2022); this definition does.
     """
-    _, probabilities, lse, keep = _scores(q, k, causal, scale, dropout, seed, counter, operand_dtype)
+    _, probabilities, lse, keep = _scores(q, k, starts, causal, scale, dropout, seed, counter, operand_dtype)
     weights, values = rounded(probabilities * keep, operand_dtype), rounded(read(v), operand_dtype)
     o = np.einsum("bhij,bjhd->bihd", weights, _heads(values, q.shape[2]))
     return write(q, o), write(q, lse, compute_dtype(q))
@@ -67,6 +85,7 @@ def attention_backward(
     v: Array,
     o: Array,
     lse: Array,
+    starts: Array | None = None,
     *,
     causal: bool,
     scale: float,
@@ -77,7 +96,7 @@ def attention_backward(
 ) -> tuple[Array, Array, Array]:
     """p = softmax weights, m = dropout mask / (1 - dropout):  dv = (p m)^T do,  dp = m (do v^T),
     ds = p (dp - sum(do o)),  dq = scale ds k,  dk = scale ds^T q. Returns dq, dk, dv."""
-    _, p, _, keep = _scores(q, k, causal, scale, dropout, seed, counter, operand_dtype)
+    _, p, _, keep = _scores(q, k, starts, causal, scale, dropout, seed, counter, operand_dtype)
     heads, kv_heads = q.shape[2], k.shape[2]
     delta = np.einsum("bihd,bihd->bhi", read(do), read(o))
     a, b, c, g = (rounded(read(x), operand_dtype) for x in (q, k, v, do))
@@ -92,6 +111,7 @@ def attention_backward(
 def _scores(
     q: Array,
     k: Array,
+    starts: Array | None,
     causal: bool,
     scale: float,
     dropout: float,
@@ -105,6 +125,9 @@ def _scores(
     if causal:
         hidden = np.arange(keys)[None, :] > np.arange(rows)[:, None] + keys - rows
         s = np.where(hidden, -np.inf, s)
+    if starts is not None:
+        check_starts("attention", starts, keys - rows)
+        s = np.where(np.arange(keys) < view(starts)[:, None, :, None], -np.inf, s)
     top = s.max(axis=-1, keepdims=True, initial=-np.inf)
     e = np.exp(s - np.where(np.isneginf(top), 0, top))
     total = e.sum(axis=-1, keepdims=True)
