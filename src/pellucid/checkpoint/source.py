@@ -28,7 +28,8 @@ class ModelSource:
     config: of the model. weights: by our names, in our layout.
     tokenizer: or None. chat_template: Jinja, or None. special_tokens: what that template calls `bos_token`, `eos_token`
     and so on. eos_ids: ids that end an answer; none where nobody says.
-    stored: what the weights are in the file, where that is no dtype. begin_ids: ids that a text begins with; None: those the tokenizer names.
+    stored: what the weights are in the file, where that is no dtype. begin_ids: that a text begins with (None: those
+    the tokenizer names).
     ignored: settings of the source that change nothing here, named. checkpoint: where the source is one of ours.
     """
 
