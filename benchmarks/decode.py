@@ -6,7 +6,8 @@ every weight of a matrix product once a token, with the memory bandwidth measure
 FLOPs at the measured rate of matrix products. `share` is the floor over the time taken.
 
 With `--gguf FILE` the model is the one in a file, held in the same widths. Beside int8 llama.cpp then runs the file as
-it is and its export as Q8_0; beside the others the export of that width.
+it is and its export as Q8_0; beside the others the export of that width. The kernels are those of the random model, and
+not compared again.
 
 llama.cpp runs in a process of its own (`peers.llama_cpp`), in turns with ours, at the same width of weights: its Q8_0
 has a scale for 32 weights where our int8 has one for a row, and rounds the inputs of products to int8, which ours does
@@ -107,6 +108,11 @@ def prefill_flops(config: TransformerConfig) -> int:
     return PROMPT * config.flops_per_token(PROMPT, training=False) - (PROMPT - 1) * head
 
 
+def name_of(options: TrainOptions) -> str:
+    """What a row calls the model."""
+    return "SmolLM2-135M" if options.gguf is None else options.gguf.stem
+
+
 def opened(options: TrainOptions, width: Width) -> TransformerLM:
     """The model of a run: random, or the one in the file; held in a width."""
     if options.gguf is None:
@@ -186,7 +192,7 @@ def run_decode(options: TrainOptions) -> list[Row]:
             for _ in range(2 if options.quick else 10):
                 time.sleep(options.pause)
                 decoder.reset()
-                decoder.feed([i % MODEL.vocab_size for i in range(CONTEXT)])
+                decoder.feed([i % model.config.vocab_size for i in range(CONTEXT)])
                 decoder.next(sampler)
                 spent = time.process_time()
                 for _ in range(BLOCK):
@@ -202,7 +208,7 @@ def run_decode(options: TrainOptions) -> list[Row]:
         floor = weight_bytes(model.config, width) / speed
         more = {"tokens/s": 1 / median(times), "CPU ms": 1e3 * median(cpu), "share": floor / median(times)}
         found.append(row("decode", "memory read", "pellucid", [speed / 1e9], unit="GB/s", shape="256 MiB"))
-        found += results("decode", times, others, f"after {CONTEXT}", width, floor, more)
+        found += results("decode", times, others, f"{name_of(options)}, after {CONTEXT}", width, floor, more)
         del model, decoder
         gc.collect()
     return found
@@ -215,7 +221,7 @@ def run_prefill(options: TrainOptions) -> list[Row]:
         operands = None if width == "float32" else dtypes.bfloat16
         before = measure_peak("cpu", operand_dtype=operands)
         model = opened(options, width)
-        ids = np.random.default_rng(1).integers(MODEL.vocab_size, size=PROMPT)
+        ids = np.random.default_rng(1).integers(model.config.vocab_size, size=PROMPT)
         caches = model.new_caches(capacity=PROMPT)
         times: list[float] = []
         others: dict[str, list[float]] = {}
@@ -238,7 +244,7 @@ def run_prefill(options: TrainOptions) -> list[Row]:
         more = {"tokens/s": PROMPT / median(times), "share": floor / median(times)}
         kind = "float32" if operands is None else operands.name
         found.append(row("prefill", "matrix products", "pellucid", [peak / 1e9], unit="GFLOP/s", dtype=kind))
-        found += results("prefill", times, others, f"{PROMPT} tokens", width, floor, more)
+        found += results("prefill", times, others, f"{name_of(options)}, {PROMPT} tokens", width, floor, more)
         del model, caches
         gc.collect()
     return found
@@ -255,13 +261,12 @@ def results(
 ) -> list[Row]:
     """Ours, and each peer's with the ratio of the medians, and of the best times, which other work hardly disturbs."""
     what, size = ("token", 1) if case == "decode" else ("prompt", PROMPT)
-    named = f"SmolLM2-135M, {shape}"
     more = {**more, "floor": 1e3 * floor, "best": 1e3 * min(times)}
     if first := next(iter(others.values()), None):
         more |= {"ratio": median(first) / median(times), "best ratio": min(first) / min(times)}
-    rows = [row(case, what, "pellucid", [1e3 * t for t in times], unit="ms", shape=named, dtype=width, **more)]
+    rows = [row(case, what, "pellucid", [1e3 * t for t in times], unit="ms", shape=shape, dtype=width, **more)]
     for name, other in others.items():
         speed = {"tokens/s": size / median(other), "best": 1e3 * min(other)}
         speed |= {"ours faster by": median(other) / median(times)} if len(others) > 1 else {}
-        rows.append(row(case, what, name, [1e3 * t for t in other], unit="ms", shape=named, dtype=width, **speed))
+        rows.append(row(case, what, name, [1e3 * t for t in other], unit="ms", shape=shape, dtype=width, **speed))
     return rows

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import decode, experts, gemm, text, train, xor
 from benchmarks.options import Refused
+from pellucid.checkpoint import write_gguf
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.text import ByteTokenizer
 
@@ -88,7 +89,7 @@ def test_a_step_of_a_mixture_is_checked_and_timed(tiny, monkeypatch):
     assert all(row.more["over dense"] > 0 for row in found if row.by == "experts")
 
 
-def test_decoding_and_prefill_agree_with_the_definition(tiny, monkeypatch):
+def test_decoding_and_prefill_agree_with_the_definition(tiny, monkeypatch, tmp_path):
     monkeypatch.setattr(decode, "MODEL", TINY)
     monkeypatch.setattr(decode, "CONTEXT", 12)
     monkeypatch.setattr(decode, "BLOCK", 3)
@@ -96,6 +97,11 @@ def test_decoding_and_prefill_agree_with_the_definition(tiny, monkeypatch):
     monkeypatch.setattr(decode, "bandwidth", lambda where: 1e10)
     assert {row.dtype for row in decode.run_decode(tiny) if row.what == "token"} == set(train.WIDTHS)
     assert {row.dtype for row in decode.run_prefill(tiny) if row.what == "prompt"} == set(train.WIDTHS)
+    file = tmp_path / "tiny.gguf"
+    write_gguf(file, dict(TransformerLM(TINY).named_parameters()), TINY)
+    real = replace(tiny, gguf=file, widths=("int8",))
+    assert [row.shape for row in decode.run_decode(real) if row.what == "token"] == ["tiny, after 12"]
+    assert [row.shape for row in decode.run_prefill(real) if row.what == "prompt"] == ["tiny, 16 tokens"]
 
 
 def test_the_floor_of_decoding_counts_each_weight_once_at_the_width_of_the_operands():

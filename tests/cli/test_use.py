@@ -237,6 +237,7 @@ def test_export_as_gguf(finished: Path, tmp_path: Path, run: Run, refused: Refus
         assert found["parity"]["error"] <= error
         assert run("eval", path, "--text", corpus)["loss"] == pytest.approx(exact, rel=error)
     assert sizes["float32"] > 1.8 * sizes["bfloat16"] > 1.8 * sizes["int8"]
+    assert run("info", tmp_path / "int8.gguf")["weights"] == "F32, Q8_0 (read as float32)"
     back = tmp_path / "back"
     assert run("import", tmp_path / "float32.gguf", back)["parity"]["error"] == 0
     assert run("eval", back, "--text", corpus)["loss"] == exact

@@ -28,7 +28,8 @@ class ModelSource:
     config: of the model. weights: by our names, in our layout.
     tokenizer: or None. chat_template: Jinja, or None. special_tokens: what that template calls `bos_token`, `eos_token`
     and so on. eos_ids: ids that end an answer; none where nobody says.
-    begin_ids: ids that a text begins with; None: those the tokenizer names.
+    stored: what the weights are in the file, where that is no dtype. begin_ids: that a text begins with (None: those
+    the tokenizer names).
     ignored: settings of the source that change nothing here, named. checkpoint: where the source is one of ours.
     """
 
@@ -40,6 +41,7 @@ class ModelSource:
     chat_template: str | None = None
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     eos_ids: tuple[int, ...] = ()
+    stored: str | None = None
     begin_ids: tuple[int, ...] | None = None
     ignored: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None

@@ -154,7 +154,7 @@ def _published(path: Path, tensors: bool) -> dict[str, Any]:
     weights = found.weights
     facts: dict[str, Any] = {
         "kind": f"published model ({found.format})",
-        "weights": ", ".join(sorted({weights.dtype(name).name for name in weights})),
+        "weights": found.stored or ", ".join(sorted({weights.dtype(name).name for name in weights})),
         **_model(found.config),
         "tokenizer": None if found.tokenizer is None else _tokenizer(found.tokenizer),
         "chat_template": found.chat_template is not None,

@@ -83,6 +83,7 @@ def read_gguf_source(path: Path) -> ModelSource:
         chat_template=template,
         special_tokens={_CALLED[name]: tokens[i] for name, i in ids.items() if name in _CALLED and i < len(tokens)},
         eos_ids=tuple(dict.fromkeys(ids[name] for name in _ENDS if name in ids)),
+        stored=", ".join(sorted({file.format(row.stored).name for row in rows})) + " (read as float32)",
         begin_ids=(ids["bos"],) if starts else (),
         ignored=ignored,
     )
