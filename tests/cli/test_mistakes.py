@@ -64,7 +64,8 @@ def out(tmp_path: Path) -> Path:
         ),
         (
             ["train", "--preset", "big"],
-            "pellucid train: --preset: not one of the choices; got 'big', expected 'nanogpt', 'small'",
+            "pellucid train: --preset: not one of the choices; got 'big', expected 'balanced', 'eco', 'nanogpt', "
+            "'performance', 'reference', 'small'",
         ),
         (
             ["train", "--steps", ""],

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from pellucid.base.config import from_dict
+from pellucid.base.errors import ConfigError
 from pellucid.cli import main
 from pellucid.cli.app import COMMANDS
 from pellucid.cli.options import (
-    PRESETS,
     ResumeCommand,
     TrainCommand,
     TrainOptions,
@@ -23,6 +23,7 @@ from pellucid.cli.options import (
     parse_train,
     train_config,
 )
+from pellucid.cli.presets import PRESETS, about_presets, preset_configs
 from pellucid.models import TransformerConfig
 from pellucid.train import TrainConfig
 
@@ -71,6 +72,35 @@ def test_presets_hold_known_options() -> None:
         found = from_dict(TrainOptions, values, where=name)
         train_config(found)
         model_config(found, 65, precision="bfloat16")
+
+
+def test_help_tells_what_presets_come_to() -> None:
+    table = about_presets()
+    for name in PRESETS:
+        model, train = preset_configs(name)
+        assert model_config(from_dict(TrainOptions, PRESETS[name]), model.vocab_size, precision="float32") == replace(
+            model, biases=False, dropout=0.0
+        )
+        assert train_config(from_dict(TrainOptions, PRESETS[name])) == train
+        line = next(line for line in table.splitlines() if line.startswith(f"  {name} "))
+        assert f"{model.parameter_counts().total / 1e6:.1f}M parameters" in line
+        assert f"{train.steps:,} steps" in line
+    sizes = {name: preset_configs(name)[0].parameter_counts().total for name in PRESETS}
+    assert round(sizes["reference"] / 1e6, 1) == 101.7
+    assert round(sizes["balanced"] / 1e6, 1) == 3.2
+    assert 5.4e6 < sizes["performance"] < 5.7e6
+
+
+def test_lists_come_from_flags_and_files(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('freeze = ["model.embed_*"]\ngroups = ["*.weight:decay=0"]\nema = 0.99\ncheck = true\n')
+    with pytest.raises(ConfigError, match="unknown key; got 'check'"):
+        options("--config", str(path))
+    path.write_text('freeze = ["model.embed_*"]\ngroups = ["*.weight:decay=0"]\nema = 0.99\n')
+    found = options("--config", str(path), "--groups", "*norm*:rate=0", "*:decay=1", "--patience", "3")
+    assert found.freeze == ("model.embed_*",)
+    assert found.groups == ("*norm*:rate=0", "*:decay=1")
+    assert (found.ema, found.patience) == (0.99, 3)
 
 
 def test_the_nanogpt_preset_is_its_recipe() -> None:

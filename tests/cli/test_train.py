@@ -82,6 +82,7 @@ def test_json(corpus: Path, tmp_path: Path, capfd: Output) -> None:
     assert list(found) == [
         *("run", "checkpoint", "parameters", "steps", "stopped", "seconds"),
         *("held_out_loss", "perplexity", "bits_per_byte", "sample"),
+        *("ended_early", "best", "best_held_out_loss"),
     ]
     assert (found["steps"], found["stopped"]) == (3, False)
     assert found["bits_per_byte"] == pytest.approx(found["held_out_loss"] / 0.6931471805599453)
@@ -134,6 +135,8 @@ def test_nothing_held_out(corpus: Path, tmp_path: Path, capfd: Output) -> None:
         ["--family", "gpt2", "--dropout", "0.1", "--optimizer", "sgd", "--max-norm", "None"],
         ["--kv-heads", "1", "--no-tie", "--accumulate", "2", "--checkpoint-blocks", "--ff", "48", "--seq-len", "16"],
         ["--precision", "bfloat16", "--save-every", "None", "--eval-every", "None", "--eval-batches", "None"],
+        ["--optimizer", "muon", "--rate-schedule", "wsd", "--cooldown", "0.5", "--tokens-per-step", "200"],
+        ["--optimizer", "lion", "--freeze", "model.layers.0.*", "--groups", "*norm*:rate=0.5", "--order", "shuffled"],
     ],
 )
 def test_models(options: list[str], corpus: Path, tmp_path: Path, capfd: Output) -> None:

@@ -340,3 +340,18 @@ def test_any_length_reads_back(tmp_path: Path) -> None:
         ids = stream.words(n)
         assert TokenFile.write(tmp_path / "t.bin", ids) == n
         assert np.array_equal(TokenFile.open(tmp_path / "t.bin").ids, ids)
+
+
+def test_an_epoch_has_every_window_once_in_an_order_of_its_own(corpus: TokenFile) -> None:
+    windows = corpus.windows(11)
+    assert windows == 99
+    epochs = [[o for step in range(33) for o in offsets(corpus.shuffled(33 * k + step, 3, 11))] for k in range(2)]
+    for found in epochs:
+        assert sorted(found) == list(range(0, 990, 10))
+        assert found != sorted(found)
+    assert epochs[0] != epochs[1]
+    # by (seed, epoch) alone, whatever was asked for before, also where a batch ends one epoch and begins the next
+    again = TokenFile.open(corpus.path, seed=42)
+    assert offsets(again.shuffled(24, 4, 11)) == [*epochs[0][96:], *epochs[1][:1]]
+    assert offsets(TokenFile.open(corpus.path, seed=43).shuffled(0, 4, 11)) != epochs[0][:4]
+    refused(lambda: corpus.shuffled(-1, 1, 11), "TokenFile.shuffled: negative step; got -1, expected 0 or more")

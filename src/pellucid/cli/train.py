@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from ..base.errors import ConfigError
 from ..checkpoint import lock_folder
+from ..models import TransformerConfig
 from ..text import Tokenizer
+from ..train import TrainConfig
 from .check import check_json
 from .corpus import TRAINED_IDS, check_corpus, choose_tokenizer, new_tokenizer, write_tokens
 from .options import ResumeCommand, TrainCommand, model_config, parse_train, train_config
@@ -58,6 +60,7 @@ def _begin(options: TrainCommand, stopper: Stopper) -> int:
     tokenizer = _tokenizer(options, corpus, start)
     model = start.config(options, precision=precision) if start else None
     model = model or model_config(options, tokenizer.vocab_size, precision=precision)
+    _check_names(model, train)
     with _folder(options, corpus.resolve().stem or "corpus") as folder:
         tokenizer.save(folder / TOKENIZER)
         whole = write_tokens(folder / TOKENS, corpus, tokenizer)
@@ -108,6 +111,15 @@ def _refuse(options: TrainCommand) -> None:
         )
     if vocab is not None and vocab < 1:
         raise ConfigError("--tokenizer-vocab", "must be at least 1", got=vocab)
+
+
+def _check_names(model: TransformerConfig, train: TrainConfig) -> None:
+    """Raises ConfigError where a pattern matches no parameter, or nothing is left to train: before a folder is made."""
+    from ..models import TransformerLM
+    from ..train import make_optimizer
+
+    if train.freeze or train.groups or train.train_rows_from is not None:
+        make_optimizer(TransformerLM(model), train)
 
 
 def _tokenizer(options: TrainCommand, corpus: Path, start: Start | None) -> Tokenizer:

@@ -67,16 +67,18 @@ class Plan:
 
 def inspect(plan: Plan) -> Iterator[Finding]:
     """The findings, one after the other as they come. What needs the model is left out where it can't be had: ids
-    outside the vocabulary, or too little memory."""
+    outside the vocabulary, too little memory, a loss that is no number."""
     model = plan.build()
     first = [check_vocabulary(plan, model), check_repetition(plan)]
     memory = check_memory(plan, model)
     yield from [*first, memory, check_disk(plan, model)]
     if "error" in (first[0].level, memory.level):
         return
-    yield from check_steps(plan, model)
+    found = list(check_steps(plan, model))
+    yield from found
     del model
-    yield check_learning(plan)
+    if found[0].level != "error":
+        yield check_learning(plan)
 
 
 # --- the data ---------------------------------------------------------------------------------------------------------
