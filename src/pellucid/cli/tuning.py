@@ -23,7 +23,7 @@ from ..checkpoint.open import CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
 from ..checkpoint.source import ModelSource
 from ..data import Examples
 from ..models import TransformerConfig, TransformerLM
-from ..text import Tokenizer, load_tokenizer
+from ..text import ChatML, Tokenizer, load_tokenizer
 from ..text.chat_sources import NAMED
 from ..train import Encoding, Event, Objective, TrainConfig, Trainer, TrainResult
 from .output import Output, duration, note
@@ -248,6 +248,8 @@ def encoding(text: str, tokens: dict[str, str], tokenizer: Tokenizer, longest: i
     from ..text.jinja import JinjaTemplate  # takes as long to load as all of the text package
 
     template = JinjaTemplate(text, variables=tokens)
+    if options.template == "chatml":
+        template.marks = ChatML.marks  # a template in Jinja doesn't say which special tokens it can't do without
     return Encoding(template, tokenizer, longest=longest, too_long=options.too_long)
 
 
