@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import decode, experts, gemm, packing, text, train, xor
-from benchmarks.options import Refused
+from benchmarks.options import Options, Refused
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.text import ByteTokenizer
 
