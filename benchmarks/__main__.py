@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from . import decode, dispatch, experts, gemm, kernels, nanogpt, ratios, startup, text, train, xor
+from . import decode, dispatch, experts, gemm, kernels, nanogpt, packing, ratios, startup, text, train, xor
 from .options import Refused
 from .report import Row, as_json, environment, table
 from .train import MODELS, PRECISIONS, WIDTHS, TrainOptions, parse_shape
@@ -30,6 +30,7 @@ CASES: dict[str, tuple[Callable[[TrainOptions], list[Row]], str]] = {
     "xor": (xor.run, "2000 steps of a network of 33 parameters: overhead and nothing else"),
     "train": (train.run, "a whole training step of a 101.7M and a 4.0M model, and its share of the measured roofline"),
     "experts": (experts.run, "a training step of a mixture of experts over that of a dense model of its active size"),
+    "packing": (packing.run, "useful tokens a second of packed rows of instructions, over a row of 512 for each"),
     "decode": (decode.run_decode, "tokens after 128 of context, shape of SmolLM2-135M; peer llama.cpp"),
     "prefill": (decode.run_prefill, "a prompt of 512 tokens, same shape; peer llama.cpp"),
     "tokenizers": (text.run, "a vocabulary trained and encoded with; peers tokenizers and sentencepiece, both at once"),

@@ -11,8 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import decode, experts, gemm, text, train, xor
-from benchmarks.options import Refused
+from benchmarks import decode, experts, gemm, packing, text, train, xor
+from benchmarks.options import Options, Refused
 from pellucid.checkpoint import write_gguf
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.text import ByteTokenizer
@@ -153,3 +153,11 @@ def test_a_tokenizer_that_loses_text_is_not_timed():
         text.check(Mixed(), LINES, right)
     with pytest.raises(Refused, match="tokenizers: trained twice, byte is not the same"):
         text.check(right, LINES, ByteTokenizer(special=["<a>"]))
+
+
+def test_packed_rows_are_checked_and_timed(corpus_folder, monkeypatch):
+    monkeypatch.setattr(packing, "FILES", ("seed_tasks.jsonl",))
+    monkeypatch.setattr(packing, "MODEL", replace(packing.MODEL, d_model=16, n_layers=1, n_heads=2, n_kv_heads=1))
+    found = packing.run(Options(quick=True, iterations=1, data=corpus_folder))
+    assert [row.by for row in found] == ["packed", "padded", "longest"]
+    assert all(row.p50 > 0 for row in found)

@@ -61,7 +61,10 @@ def test_compressed_files_and_lists(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"prompt": "a", "response": " \n"}, "the response is empty. hint: nothing could be learned from it: leave the line out"),
+        (
+            {"prompt": "a", "response": " \n"},
+            "the response is empty. hint: nothing could be learned from it: leave the line out",
+        ),
         (
             {"text": "a"},
             "fields of no layout that is known; got text, expected messages; or conversations; or prompt, response; or "

@@ -1,4 +1,4 @@
-"""Preference tuning: the loss is that of its equation, its gradient that of finite differences, and the margin rises."""
+"""Preference tuning: the loss and gradient are those of the equation, and the margin rises on real pairs."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from pellucid.text.chat_sources import CHATML, TRANSCRIPT
 from pellucid.text.jinja import JinjaTemplate
 from pellucid.train import Encoding
 
-TOKENIZER = ByteTokenizer()
-EOT = {number: name for name, number in TOKENIZER.special.items()}[TOKENIZER.eot]  # type: ignore[index]
+EOT = "<|endoftext|>"
+TOKENIZER = ByteTokenizer(special=[EOT])
 ASKED = [{"role": "user", "content": "2 + 2?"}]
 ANSWERED = [*ASKED, {"role": "assistant", "content": "4"}]
 

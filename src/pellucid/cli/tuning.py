@@ -23,7 +23,7 @@ from ..checkpoint.open import CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
 from ..checkpoint.source import ModelSource
 from ..data import Examples
 from ..models import TransformerConfig, TransformerLM
-from ..text import Tokenizer, load_tokenizer
+from ..text import ChatML, Tokenizer, load_tokenizer
 from ..text.chat_sources import NAMED
 from ..train import Encoding, Event, Objective, TrainConfig, Trainer, TrainResult
 from .output import Output, duration, note
@@ -111,6 +111,22 @@ class ResumeSource:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """How many conversations of a dataset are in a layout."""
+
+    name: str
+    count: int
+
+
+@dataclass(frozen=True)
+class SpecialToken:
+    """What a chat template calls a special token, and the token."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
 class TuneConfig:
     """config.json: all that defines a run. layouts: conversations of the dataset in each layout; skipped, cut: how many
     were left out, and cut. template: Jinja. beta, smoothing: of `dpo`."""
@@ -119,12 +135,12 @@ class TuneConfig:
     version: Literal[1]
     dataset: str
     init_from: str
-    layouts: dict[str, int]
+    layouts: tuple[Layout, ...]
     skipped: int
     cut: int
     held_out: float
     template: str
-    special_tokens: dict[str, str]
+    special_tokens: tuple[SpecialToken, ...]
     eos_ids: tuple[int, ...]
     tokenizer: str
     model: TransformerConfig
@@ -149,7 +165,11 @@ class Tuning:
     def details(self) -> dict[str, Any]:
         """What each checkpoint says beside the model's configuration, so that it can be talked with."""
         c = self.config
-        return {CHAT_TEMPLATE: c.template, SPECIAL_TOKENS: c.special_tokens, EOS_IDS: list(c.eos_ids)}
+        return {
+            CHAT_TEMPLATE: c.template,
+            SPECIAL_TOKENS: {t.name: t.text for t in c.special_tokens},
+            EOS_IDS: list(c.eos_ids),
+        }
 
     def start(self) -> TransformerLM:
         """The model the run began with."""
@@ -228,6 +248,8 @@ def encoding(text: str, tokens: dict[str, str], tokenizer: Tokenizer, longest: i
     from ..text.jinja import JinjaTemplate  # takes as long to load as all of the text package
 
     template = JinjaTemplate(text, variables=tokens)
+    if options.template == "chatml":
+        template.marks = ChatML.marks  # a template in Jinja doesn't say which special tokens it can't do without
     return Encoding(template, tokenizer, longest=longest, too_long=options.too_long)
 
 
@@ -269,7 +291,7 @@ def open_tuning(path: Path, kind: str) -> Tuning:
 def announce(run: Tuning, train: int, held_out: int, filled: str) -> None:
     """What is about to happen, on stderr."""
     c, t = run.config, run.config.train
-    layouts = ", ".join(f"{n:,} of {name}" for name, n in c.layouts.items())
+    layouts = ", ".join(f"{one.count:,} of {one.name}" for one in c.layouts)
     left = "".join(f", {n:,} {what}" for what, n in (("left out", c.skipped), ("cut", c.cut)) if n)
     note(f"dataset: {c.dataset}: {layouts}{left}; {train:,} to train on, {held_out:,} held out")
     note(f"model:   {c.init_from}: {c.model.parameter_counts().total:,} parameters, {c.model.precision}")
@@ -326,7 +348,7 @@ def report(
     out.facts(
         {
             "steps": f"{result.steps:,} of {c.train.steps:,} ({duration(result.seconds)})",
-            "dataset": ", ".join(f"{n:,} of {name}" for name, n in c.layouts.items()),
+            "dataset": ", ".join(f"{one.count:,} of {one.name}" for one in c.layouts),
             "held-out loss": None if loss is None else f"{loss:.4f}",
             **facts,
             "run folder": run.folder,
@@ -344,7 +366,9 @@ def report(
             "stopped": result.stopped,
             "seconds": result.seconds,
             "held_out_loss": loss,
-            **{name: getattr(c, name) for name in ("layouts", "skipped", "cut")},
+            "layouts": {one.name: one.count for one in c.layouts},
+            "skipped": c.skipped,
+            "cut": c.cut,
             **facts,
         }
     )

@@ -1,0 +1,161 @@
+"""`pellucid sft` and `pellucid dpo` from the command line: results, resuming after kill -9, and mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pellucid.base.config import to_dict
+from pellucid.checkpoint import open_model, save_checkpoint
+from pellucid.cli.app import main
+from pellucid.models import TransformerConfig, TransformerLM
+from pellucid.text import END_OF_TEXT, ByteTokenizer
+from pellucid.train import read_metrics
+
+ASKED = [{"question": f"{i} + {i}?", "answer": f"It is {2 * i}."} for i in range(40)]
+PAIRS = [{"prompt": f"{i} + {i}?", "chosen": f"It is {2 * i}.", "rejected": "Who knows?"} for i in range(20)]
+QUICK = ["--template", "transcript", "--precision", "float32", "--learning-rate", "1e-3", "--warmup", "1"]
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A checkpoint of an untrained model."""
+    tokenizer = ByteTokenizer(special=[END_OF_TEXT])
+    config = TransformerConfig(tokenizer.vocab_size, d_model=16, n_layers=1, n_heads=2, max_seq_len=96)
+    model = TransformerLM(config)
+    return save_checkpoint(
+        tmp_path / "base",
+        tensors=dict(model.named_parameters()),
+        config={"architecture": "TransformerLM", "model": to_dict(config)},
+        tokenizer=tokenizer,
+        state={},
+    )
+
+
+def lines(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
+    return path
+
+
+def result(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    assert main([*map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_sft_packs_trains_and_leaves_a_model_to_talk_with(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = lines(tmp_path / "a.jsonl", ASKED), tmp_path / "run"
+    found = result(capsys, "sft", "--dataset", path, "--init-from", base, "--out", out, "--sequences", 4, *QUICK)
+    assert found["layouts"] == {"question / answer": 40}
+    assert found["examples"] == 38
+    assert found["rows"] < 20
+    assert found["filled"] > 0.7
+    losses = [m["loss"] for m in read_metrics(out / "metrics.jsonl") if "loss" in m]
+    assert len(losses) == found["steps"] == -(-3 * found["rows"] // 4)
+    assert losses[-1] < losses[0]
+    opened = open_model(out)
+    assert opened.chat_template is not None
+    assert "Assistant:" in opened.chat_template
+    assert opened.eos_ids == (256,)
+    assert found["held_out_loss"] < losses[0]
+
+
+def test_dpo_moves_answers_apart(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = lines(tmp_path / "a.jsonl", PAIRS), tmp_path / "run"
+    options = ["--dataset", path, "--init-from", base, "--out", out, "--steps", 8, "--held-out", 0.2]
+    found = result(capsys, "dpo", *options, *QUICK)
+    assert found["pairs"] == 16
+    assert found["margin"] > 0
+    assert found["held_out_loss"] < 0.6931
+
+
+@pytest.mark.parametrize("command", ["sft", "dpo"])
+def test_a_run_that_was_killed_ends_as_one_that_was_not(
+    command: str, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = lines(tmp_path / "a.jsonl", ASKED if command == "sft" else PAIRS)
+    options = ["--dataset", path, "--init-from", base, "--steps", 30, "--sequences", 4, "--save-every", 5, *QUICK]
+    whole = result(capsys, command, *options, "--out", tmp_path / "whole")
+    killed = tmp_path / "killed"
+    arguments = [sys.executable, "-m", "pellucid", command, *map(str, options), "--out", str(killed)]
+    with subprocess.Popen(arguments, env=os.environ, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 240
+        while not (killed / "checkpoints" / "step-00000005").is_dir():
+            assert time.monotonic() < deadline
+            assert process.poll() is None or (killed / "checkpoints").is_dir()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    path.unlink()  # it is not read again
+    found = result(capsys, command, "--resume", killed)
+    assert found["held_out_loss"] == whole["held_out_loss"]
+    curves = [
+        [(m["step"], m["loss"]) for m in read_metrics(tmp_path / name / "metrics.jsonl") if "loss" in m]
+        for name in ("whole", "killed")
+    ]
+    assert curves[0] == curves[1]
+    a, b = (dict(open_model(tmp_path / name).model.named_parameters()) for name in ("whole", "killed"))
+    assert all(a[n].detach().numpy().tobytes() == b[n].detach().numpy().tobytes() for n in a)
+
+
+def mistake(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(list(map(str, arguments))) == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_mistakes_are_one_line_and_leave_no_folder(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, out = lines(tmp_path / "a.jsonl", ASKED), tmp_path / "run"
+    empty = lines(tmp_path / "b.jsonl", [ASKED[0], {"prompt": "a", "response": ""}])
+    long = lines(tmp_path / "c.jsonl", [{"prompt": "a", "response": "b" * 200}])
+    where = ["--init-from", base, "--out", out]
+    for options, message in (
+        (["--dataset", good], "pellucid sft: --init-from: is needed. hint: --dataset FILE --init-from MODEL, or "),
+        (
+            ["--dataset", good, *where],
+            f"pellucid sft: {base}: the model has no chat template. "
+            "hint: --template transcript teaches one to a model that was trained on text alone",
+        ),
+        (
+            ["--dataset", empty, *where, *QUICK],
+            f"pellucid sft: {empty}:2: the response is empty. hint: nothing could be learned from it",
+        ),
+        (
+            ["--dataset", long, *where, *QUICK],
+            f"pellucid sft: {long}:1: longer than the window; got 221 tokens, expected at most 97. "
+            "hint: a longer window, or leave such examples out (skip) or cut them (cut)",
+        ),
+        (
+            ["--dataset", long, *where, *QUICK, "--too-long", "skip"],
+            f"pellucid sft: {out / 'examples.bin'}: no examples; expected at least one",
+        ),
+        (
+            ["--dataset", good, *where, *QUICK, "--seq-len", 97],
+            "pellucid sft: --seq-len: does not fit the model; got 97, expected 1 to 96 (the context)",
+        ),
+        (
+            ["--dataset", good, *where, "--template", "chatml"],
+            f"pellucid sft: {good}:1: JinjaTemplate: ",
+        ),
+        (["--dataset", tmp_path / "no", *where], f"pellucid sft: {tmp_path / 'no'}: no such file. hint: a .jsonl file"),
+        (["--resume", tmp_path], f"pellucid sft: {tmp_path}: not a run that can be resumed: no config.json. hint: "),
+    ):  # fmt: skip
+        assert mistake(capsys, "sft", *options).startswith(message)
+        assert not out.exists()
+
+
+def test_a_run_of_another_kind_is_not_resumed(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = lines(tmp_path / "a.jsonl", ASKED), tmp_path / "run"
+    result(capsys, "sft", "--dataset", path, "--init-from", base, "--out", out, "--steps", 1, *QUICK)
+    assert mistake(capsys, "dpo", "--resume", out) == (
+        f"pellucid dpo: {out}: a run of another kind; got 'pellucid sft', expected 'pellucid dpo'"
+    )
