@@ -59,8 +59,8 @@ class Embedding(Op):
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
         # A table that is the head as well has its gradient: a few rows are added to it. Narrow sums are made apart.
-        if self.into is not None and dy.dtype in (dtypes.float32, dtypes.float64):
-            self.kernels.add_rows_(self.into, dy, self.ids)
+        if self.made_so_far is not None and dy.dtype in (dtypes.float32, dtypes.float64):
+            self.kernels.add_rows_(self.made_so_far, dy, self.ids)
             return {}
         return {"weight": self.kernels.embedding_backward(dy, self.ids, rows=self.rows)}
 

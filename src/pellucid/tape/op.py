@@ -33,7 +33,7 @@ class Op:
     keeps for backward, which makes the memory a recorded operation holds known in advance.
 
     `adds_into` names an input whose gradient `backward` can add to one that is there. Where an operation before it in
-    this backward pass made the gradient of that leaf, `into` holds it; `backward` may add to it and return none.
+    this backward pass made the gradient of that leaf, `made_so_far` holds it; `backward` may add to it and return none.
     """
 
     saves: ClassVar[tuple[str, ...]] = ()
@@ -49,7 +49,7 @@ class Op:
     sequence: int
     recording: bool
     released: bool = False
-    into: Array | None  # see `adds_into`
+    made_so_far: Array | None  # see `adds_into`
 
     def __init_subclass__(cls) -> None:
         positional = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -241,7 +241,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
                 continue
             if op.adds_into is not None:
                 leaf = made.get(id(op.inputs[op.places[op.adds_into]]))
-                op.into = None if leaf is None or leaf.grad is None else leaf.grad.array
+                op.made_so_far = None if leaf is None or leaf.grad is None else leaf.grad.array
             gradients: Iterable[Array | None]
             if trace is not None:
                 gradients = trace.backward(op, dy)

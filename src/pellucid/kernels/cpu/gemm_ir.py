@@ -288,7 +288,7 @@ def _multiply_pass(form: Format, direct: bool) -> Function:
     return f
 
 
-#: Words of the block of `program`: the pool's own `run`, where the steps are, and the addresses of what they compute on.
+#: Words of the block of `program`: the pool's own `run`, where the steps are, the addresses of what they compute on.
 BASES = ("a", "b", "bias", "y", "scratch")
 PROGRAM = ("run", "steps", *BASES)
 #: A step in the memory of a program: what to launch, then the words of its block that begin with one of the bases, as

@@ -116,7 +116,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything about a product but its addresses: the steps of its program (see `gemm_ir.STEP`), after their number."""
+    """Everything about a product but its addresses: the steps of its program, after their number (`gemm_ir.STEP`)."""
 
     shape: tuple[int, ...]
     dtype: DType

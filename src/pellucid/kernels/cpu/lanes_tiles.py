@@ -45,7 +45,7 @@ def begin_tiles(typing_context):
         if TILES:
             values = ir.Constant(ir.ArrayType(_I8, 64), configuration())
             constant = cgutils.global_constant(builder.module, "tile_registers", values)
-            constant.align = 64
+            constant.align = 64  # type: ignore[assignment]
             _call(builder, "ldtilecfg", builder.bitcast(constant, _I8.as_pointer()))
         return context.get_dummy_value()
 
