@@ -72,7 +72,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    norm, loss = {"eps": 1e-5, "result_dtype": None}, {"operand_dtype": None, "gradients": True}
+    norm, loss = {"eps": 1e-5, "result_dtype": None}, {"operand_dtype": None, "gradients": True, "for_weight": True}
     seen = {"causal": True, "dropout": 0.0, "seed": 0, "counter": 0}
     adam = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "step": 10}
     found = [

@@ -105,7 +105,9 @@ def test_nothing_in_place_of_a_result(opaque: OpaqueDevice) -> None:
     x, weight = _up(opaque, np.ones((2, 3))), _up(opaque, np.ones((4, 3)))
     targets = opaque.upload(np.zeros(2, np.int64), dtypes.int64)
     w = _up(opaque, [0.5, 0.5])
-    loss, dx, dweight = opaque.kernels.lm_head_loss(x, weight, targets, w, operand_dtype=None, gradients=False)
+    loss, dx, dweight = opaque.kernels.lm_head_loss(
+        x, weight, targets, w, operand_dtype=None, gradients=False, for_weight=False
+    )
     assert dx is None
     assert dweight is None
     assert opaque.download(loss) == pytest.approx(np.log(4), rel=1e-6)

@@ -419,19 +419,20 @@ def _cross_entropy_backward(d: Data, s: Shape) -> Call:
     return [d.plain(0.7, d.statistics), d.normal(*s), d.index(s[1], s[0]), _weights(d, s[0]), lse], {}
 
 
-for _gradients in (True, False):
+for _gradients in ("all", "of x", ""):
     for _operand in (None, dtypes.bfloat16):
 
         @case(
             "lm_head_loss",
-            f"{'gradients' if _gradients else 'loss'}-{_operand.name if _operand else 'plain'}",
+            f"{f'gradients {_gradients}' if _gradients else 'loss'}-{_operand.name if _operand else 'plain'}",
             shapes=((1, 1, 1), (5, 8, 63), (63, 33, 100), (100, 16, 1000), (0, 4, 7)),
             tolerance="mixed" if _operand else None,
         )
-        def _lm_head(d: Data, s: Shape, operand: DType | None = _operand, gradients: bool = _gradients) -> Call:
+        def _lm_head(d: Data, s: Shape, operand: DType | None = _operand, gradients: str = _gradients) -> Call:
             n, width, vocabulary = s
             arrays = [d.normal(n, width), d.normal(vocabulary, width), d.index(vocabulary, n), _weights(d, n)]
-            return arrays, {"operand_dtype": operand, "gradients": gradients}
+            wanted = {"gradients": gradients != "", "for_weight": gradients == "all"}
+            return arrays, {"operand_dtype": operand, **wanted}
 
 
 # --- products and attention: the cases that belong to every kernel; their own tests go further ------------------------
@@ -566,6 +567,20 @@ for _weight in HELD:
             matrix, scale = _held(d, weight, n, k)
             bias = d.plain(d.random.normal(size=n), dtypes.float32) if m % 2 else None
             return [d.normal(m, k), matrix, scale, bias], {"operand_dtype": operand}
+
+
+for _weight in HELD:
+    for _operand in (None, dtypes.bfloat16):
+
+        @case(
+            "held_linear_backward",
+            f"{_weight.name}-{_operand.name if _operand else 'plain'}",
+            shapes=((1, 1, 1), (2, 7, 64), (33, 65, 100), (100, 1000, 63), (0, 3, 5), (2, 3, 0)),
+            tolerance="mixed" if _operand else None,
+        )
+        def _held_backward(d: Data, s: Shape, weight: DType = _weight, operand: DType | None = _operand) -> Call:
+            m, n, k = s
+            return [d.normal(m, n), *_held(d, weight, n, k)], {"operand_dtype": operand}
 
 
 for _weight in HELD:

@@ -24,7 +24,7 @@ calls = {
     "softmax": lambda: k.softmax(x),
     "norm": lambda: k.layernorm_backward(x, y, w, stat, stat),
     "sum": lambda: k.sum(x, axes=(0,), keepdims=False),
-    "loss": lambda: k.lm_head_loss(x, y, ids, stat, operand_dtype=None, gradients=True),
+    "loss": lambda: k.lm_head_loss(x, y, ids, stat, operand_dtype=None, gradients=True, for_weight=True),
     "norms": lambda: k.global_norm([x, y]),
 }
 found = {}

@@ -34,9 +34,9 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_chunks")
 def test_chunks_agree_with_the_definition() -> None:
-    got = cpu.kernels.lm_head_loss(*arguments(cpu), operand_dtype=None, gradients=True)
+    got = cpu.kernels.lm_head_loss(*arguments(cpu), operand_dtype=None, gradients=True, for_weight=True)
     wide = arguments(reference, dtypes.float64)
-    want = reference.kernels.lm_head_loss(*wide, operand_dtype=None, gradients=True)
+    want = reference.kernels.lm_head_loss(*wide, operand_dtype=None, gradients=True, for_weight=True)
     for g, w in zip(got, want, strict=True):
         bounds = spec.tolerance(spec.KERNELS["lm_head_loss"].tolerance, dtypes.float32)
         wrong = mismatch(numbers(g), numbers(w), bounds, "lm_head_loss")
@@ -47,9 +47,9 @@ def test_chunks_agree_with_the_definition() -> None:
 @pytest.mark.parametrize("gradients", [True, False])
 def test_the_logits_never_exist_all_at_once(gradients: bool) -> None:
     given = arguments(cpu)
-    cpu.kernels.lm_head_loss(*given, operand_dtype=None, gradients=gradients)  # plans and tables
+    cpu.kernels.lm_head_loss(*given, operand_dtype=None, gradients=gradients, for_weight=gradients)  # plans and tables
     before = cpu.peak_bytes = cpu.bytes_in_use
-    cpu.kernels.lm_head_loss(*given, operand_dtype=None, gradients=gradients)
+    cpu.kernels.lm_head_loss(*given, operand_dtype=None, gradients=gradients, for_weight=gradients)
     assert cpu.peak_bytes - before < ROWS * VOCABULARY * 4 / 4
 
 

@@ -125,7 +125,7 @@ def test_a_row_of_weight_zero_may_hold_anything() -> None:
     assert dlogits[1].tolist() == [0, 0]
     assert np.isfinite(dlogits).all()
     x, weight = cpu.upload(logits, dtypes.float32), cpu.upload(np.eye(2), dtypes.float32)
-    _, dx, _ = cpu.kernels.lm_head_loss(x, weight, *arrays[1:], operand_dtype=None, gradients=True)
+    _, dx, _ = cpu.kernels.lm_head_loss(x, weight, *arrays[1:], operand_dtype=None, gradients=True, for_weight=True)
     assert numbers(dx)[1].tolist() == [0, 0]
 
 

@@ -223,7 +223,7 @@ def test_weights_exchanged_after_a_step_are_used() -> None:
 
 REFUSAL = (
     "the weights are held in int8 for inference: the float32 ones they came from are gone. "
-    "hint: load the checkpoint again, and train, save, export or adapt that model"
+    "hint: load the checkpoint again, and train, save or export that model; adapters can be added to this one"
 )
 
 

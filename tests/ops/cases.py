@@ -20,6 +20,8 @@ from pellucid.base import dtypes
 from pellucid.base.dtypes import DType
 from pellucid.base.rng import Generator
 from pellucid.device import Array, Device
+from pellucid.ops import low_rank
+from pellucid.ops.held import held_linear
 from pellucid.tape import Tensor
 
 from . import experts_numpy
@@ -350,6 +352,39 @@ def _fused() -> list[Case]:
             **how,  # type: ignore[arg-type]
         )
 
+    def changed(x: Tensor, *parts: Tensor, **how: Any) -> Tensor:
+        """Self-attention with a low-rank change: low and change are the last two."""
+        return whole(x, *parts[:-2], low_rank=(parts[-2], parts[-1]), turned=True, **how)
+
+    def side_by_side(a: Tensor, b: Tensor) -> Tensor:
+        return low_rank.placed([a, b], starts=[0, 3], rows=5, scale=0.5)
+
+    def side_by_side_numpy(a: Host, b: Host) -> Host:
+        y = np.zeros((5, 5))
+        y[:2, :3], y[3:4, 3:] = a / 2, b / 2
+        return y
+
+    def held(x: Tensor, bias: Tensor | None) -> Tensor:
+        """Through an int8 matrix with a scale a row."""
+        wide = x.dtype if x.dtype.name == "float64" else dtypes.float32
+        values = ops.tensor(np.arange(-12, 12).reshape(3, 8) * 5, dtype=dtypes.int8, device=x.device)
+        scale = ops.tensor(np.array([0.01, 0.02, 0.005]), dtype=wide, device=x.device)
+        given = None if bias is None else ops.cast(bias, wide)
+        return held_linear(ops.cast(x, wide), values.array, scale.array, given)
+
+    def held_numpy(x: Host, bias: Host | None) -> Host:
+        return x @ (np.arange(-12, 12).reshape(3, 8) * 5 * np.array([[0.01], [0.02], [0.005]])).T + (
+            0 if bias is None else bias
+        )
+
+    def gated_changed(x: Tensor, gate: Tensor, up: Tensor, low: Tensor, change: Tensor, **how: Any) -> Tensor:
+        return ops.gated_linear(x, (gate, up), low_rank=(low, change), **how)
+
+    def hidden_changed(x: Host, gate: Host, up: Host, low: Host, change: Host) -> Host:
+        both = x @ np.concatenate([gate, up]).T + low @ change.T
+        g, u = both[:, :4], both[:, 4:]
+        return g / (1 + np.exp(-g)) * u
+
     def gated(x: Tensor, gate: Tensor, up: Tensor, *biases: Tensor, **how: Any) -> Tensor:
         return ops.gated_linear(x, (gate, up), biases or None, **how)  # type: ignore[arg-type]
 
@@ -360,6 +395,8 @@ def _fused() -> list[Case]:
     bf16 = dtypes.bfloat16
     gates = (normal(4, 7, seed=1), normal(4, 7, seed=2))
     projections = (normal(2, 4, 3), normal(8, 3, seed=1), normal(4, 3, seed=2), normal(4, 3, seed=3))
+    change = (normal(2, 4, 2, seed=7), normal(16, 2, seed=8))
+    gate_change = (normal(3, 2, seed=7), normal(8, 2, seed=8))
     offsets = (normal(8, seed=4), normal(4, seed=5), normal(4, seed=6))
 
     def preference(chosen: Tensor, rejected: Tensor, **how: Any) -> Tensor:
@@ -398,6 +435,13 @@ def _fused() -> list[Case]:
         Case("gated_linear no bias", gated, (x, *gates), hidden),
         Case("gated_linear no rows", gated, (normal(0, 7), *gates), hidden),
         Case("gated_linear bf16", lambda *a: gated(*a, operand_dtype=bf16), (x, *gates), smooth=False),
+        Case("gated_linear changed", gated_changed, (normal(3, 7), *gates, *gate_change), hidden_changed),
+        Case(
+            "gated_linear changed bf16",
+            lambda *a: gated_changed(*a, operand_dtype=bf16),
+            (normal(3, 7), *gates, *gate_change),
+            smooth=False,
+        ),
         Case("swiglu empty", ops.swiglu, (normal(0, 5), normal(0, 5))),
         Case("rope", rope, (normal(2, 4, 3, 6),)),
         Case("rope later", lambda x: rope(x, offset=5), (normal(1, 4, 1, 6),)),
@@ -423,6 +467,11 @@ def _fused() -> list[Case]:
         Case(
             "self_attention interleaved", lambda *a: whole(*a, turned=True, interleaved=True, dropout=0.3), projections
         ),
+        Case("self_attention changed", changed, (*projections, *change)),
+        Case("self_attention biased and changed", changed, (*projections, *offsets, *change)),
+        Case("held_linear", held, (normal(2, 5, 8), normal(3)), held_numpy),
+        Case("held_linear no bias", held, (normal(5, 8), None), held_numpy),
+        Case("placed", side_by_side, (normal(2, 3), normal(1, 2)), side_by_side_numpy),
         Case("preference_loss", preference, (normal(4), normal(4, seed=1)), _preference),
         Case(
             "preference_loss smoothed",
@@ -476,6 +525,25 @@ def _experts() -> list[Case]:
         shapes = ((hidden, width), (hidden, width), (width, hidden))
         return [normal(*s, seed=3 * e + i) for e in range(experts) for i, s in enumerate(shapes)]
 
+    def adapted(x: Tensor, logits: Tensor, chosen: Tensor, *given: Tensor, **how: Any) -> Tensor:
+        """After the weights of three experts: A and C of [gate; up] of each, A and C of down of each."""
+        inner, outer = (list(zip(given[i : i + 6 : 2], given[i + 1 : i + 6 : 2], strict=True)) for i in (9, 15))
+        return mixture(x, logits, chosen, *given[:9], inner_changes=inner, outer_changes=outer, **how)
+
+    def adapted_numpy(x: Host, logits: Host, chosen: Host, *given: Host) -> Any:
+        weights = list(given[:9])
+        for e in range(3):
+            both = given[9 + 2 * e + 1] @ given[9 + 2 * e]
+            half = len(both) // 2
+            weights[3 * e] = weights[3 * e] + both[:half]
+            weights[3 * e + 1] = weights[3 * e + 1] + both[half:]
+            weights[3 * e + 2] = weights[3 * e + 2] + given[15 + 2 * e + 1] @ given[15 + 2 * e]
+        return experts_numpy.mixture(x, logits, chosen, *weights)
+
+    def pairs(width: int, hidden: int) -> list[Host]:
+        shapes = [*((1, width), (2 * hidden, 1)) * 3, *((2, hidden), (width, 2)) * 3]
+        return [normal(*s, seed=20 + i) for i, s in enumerate(shapes)]
+
     logits = normal(5, 3)
     few = np.array([[2, 0], [0, 2], [3, 3], [0, 2], [2, 0]])  # nobody goes to expert 1, and one token nowhere
     every = np.argsort(-normal(4, 3), axis=1)
@@ -512,6 +580,17 @@ def _experts() -> list[Case]:
             "mixture_of_experts of no tokens",
             mixture,
             (normal(0, 2), normal(0, 3), np.zeros((0, 1), np.int64), *weights(3, 2, 2)),
+        ),
+        Case(
+            "mixture_of_experts adapted",
+            adapted,
+            (normal(5, 4), logits, few, *weights(3, 4, 2), *pairs(4, 2)),
+            adapted_numpy,
+        ),
+        Case(
+            "mixture_of_experts down adapted",
+            lambda x, z, c, *w: mixture(x, z, c, *w[:9], outer_changes=list(zip(w[9::2], w[10::2], strict=True))),
+            (normal(5, 4), logits, few, *weights(3, 4, 2), *pairs(4, 2)[6:]),
         ),
         Case(
             "mixture_of_experts bf16",

@@ -1,5 +1,14 @@
 """Checkpoints: tensors on disk, whole runs on disk, and models of others."""
 
+from .adapters import (
+    adapter_tensors,
+    base_fingerprint,
+    check_base,
+    kept_tensors,
+    load_lora,
+    lora_details,
+    save_lora,
+)
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from .llama2c import Llama2cVocabulary, load_llama2c, load_llama2c_tokenizer
 from .load import load_into, load_streamed
@@ -17,20 +26,27 @@ __all__ = [
     "ModelSource",
     "OpenedModel",
     "TensorFile",
+    "adapter_tensors",
+    "base_fingerprint",
+    "check_base",
     "checkpoint_config",
     "checkpoint_path",
+    "kept_tensors",
     "latest_checkpoint",
     "load_checkpoint",
     "load_into",
     "load_llama2c",
     "load_llama2c_tokenizer",
+    "load_lora",
     "load_streamed",
     "lock_folder",
+    "lora_details",
     "model_from",
     "open_model",
     "open_source",
     "prune_checkpoints",
     "read_tensors",
     "save_checkpoint",
+    "save_lora",
     "write_tensors",
 ]

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..base.config import from_dict
@@ -12,6 +14,8 @@ from ..base.errors import CheckpointError
 from ..base.files import StrPath
 from ..device import Device
 from ..models import TransformerConfig, TransformerLM
+from ..nn import LoraConfig, add_lora, merge_lora
+from .adapters import LORA, adapter_tensors, base_path, check_base
 from .checkpoint import Checkpoint, current, load_checkpoint
 from .load import load_into
 from .published.gguf_read import holds_gguf, read_gguf_source
@@ -69,7 +73,12 @@ def _holds_ours(path: Path) -> bool:
 def _read_ours(path: Path) -> ModelSource:
     newest = latest_checkpoint(path)
     found = load_checkpoint(path if newest is None else newest)
-    config = checkpoint_config(found)
+    base = None
+    if found.config.get("architecture") == "LoRA":
+        base = open_source(base_path(found.config, where=f"{found.path}/config.json"))
+        config = base.config
+    else:
+        config = checkpoint_config(found)
     template, tokens, ends = (found.config.get(key) for key in (CHAT_TEMPLATE, SPECIAL_TOKENS, EOS_IDS))
     where = f"{found.path}/config.json"
     for key, value, right in (
@@ -82,17 +91,37 @@ def _read_ours(path: Path) -> ModelSource:
     if ends is None:
         eot = None if found.tokenizer is None else found.tokenizer.eot
         ends = [] if eot is None else [eot]
-    return ModelSource(
+    weights, kind = (found.tensors, ModelSource) if base is None else (base.weights, partial(AdaptedSource, base=base))
+    return kind(
         found.path,
         "pellucid",
         config,
-        found.tensors,
+        weights,
         tokenizer=found.tokenizer,
         chat_template=template,
         special_tokens=tokens or {},
         eos_ids=tuple(ends),
         checkpoint=found,
     )
+
+
+@dataclass(frozen=True)
+class AdaptedSource(ModelSource):
+    """A checkpoint of an adapter, opened as the model it makes of its base: with the changes merged in."""
+
+    base: ModelSource | None = None
+
+    def build(self, *, device: str | Device = "cpu") -> TransformerLM:
+        """The base with the adapter merged into it. Raises CheckpointError where it is another base, too."""
+        assert self.base is not None
+        assert self.checkpoint is not None
+        model, where = self.base.build(device=device), f"{self.path}/config.json"
+        held = self.checkpoint.config
+        add_lora(model, from_dict(LoraConfig, held[LORA], where=f"{where}.{LORA}"))
+        check_base(model, held, where=where)
+        load_into(adapter_tensors(model), self.checkpoint.tensors)
+        merge_lora(model)
+        return model
 
 
 #: The kinds of paths that hold a model, in the order in which a path is tried.

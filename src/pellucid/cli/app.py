@@ -26,6 +26,7 @@ COMMANDS = {
     "chat": "talk with a model",
     "eval": "measure a model on text it was not trained on",
     "export": "write a model alone into a folder, in float32 or in a byte a weight",
+    "merge": "fold an adapter into the model it was trained on",
     "tokenizer": "train and use tokenizers, look into them, compare them",
     "info": "say what a run, checkpoint, tensor, token or tokenizer file is",
     "doctor": "say what this machine offers, and check that it computes correctly",

@@ -170,8 +170,8 @@ def _pairs(a: Any) -> int:
 
 
 def _head(a: Any) -> int:
-    """One product for the loss, two more for the gradients."""
-    return 2 * (3 if a.gradients else 1) * a.x.size * a.weight.shape[0]
+    """One product for the loss, one more for each gradient."""
+    return 2 * (1 + a.gradients + (a.gradients and a.for_weight)) * a.x.size * a.weight.shape[0]
 
 
 _row("copy", "pointwise", "x", _ALL, "exact")
@@ -340,6 +340,14 @@ _row(
     lambda a: 2 * a.x.size * a.weight.shape[0],
 )
 _row(
+    "held_linear_backward",
+    "inference",
+    "dy, weight, scale: array?, *, operand_dtype: dtype?",
+    (dtypes.float32,),
+    "accumulate",
+    lambda a: 2 * a.dy.size * a.weight.shape[1],
+)
+_row(
     "decode_layers",
     "inference",
     "x, layers: layers, *, position: int",
@@ -370,7 +378,7 @@ _row(
 _row(
     "lm_head_loss",
     "loss",
-    "x, weight, targets, weights, *, operand_dtype: dtype?, gradients: bool",
+    "x, weight, targets, weights, *, operand_dtype: dtype?, gradients: bool, for_weight: bool",
     _FLOATS,
     "accumulate",
     _head,

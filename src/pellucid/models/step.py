@@ -39,8 +39,11 @@ class Step:
         return Step, (self._config, self._layers, self._operand_dtype)
 
     def fits(self, x: Tensor, *, training: bool) -> bool:
-        """Whether x: (batch, time, width) is one token of one text, and nothing wants gradients or dropout."""
-        return self._is_llama and x.shape[:2] == (1, 1) and not training and not state.recording
+        """Whether x: (batch, time, width) is one token of one text, and nothing wants gradients, dropout or
+        adapters."""
+        if not self._is_llama or x.shape[:2] != (1, 1) or training or state.recording:
+            return False
+        return not any(_adapted(layer) for layer in self._layers)  # the kernel knows whole weights alone
 
     def __call__(self, x: Tensor, rotary: tuple[Tensor, Tensor], caches: Sequence[KVCache]) -> Tensor:
         """Every layer's x + attention(norm(x)), then x + feedforward(norm(x)); the caches, which have room for it, are
@@ -86,6 +89,13 @@ def _weights(layers: Sequence[Any]) -> list[Any]:
         found += (m.gate_proj.weight, m.up_proj.weight, m.down_proj.weight)
         found += (layer.input_layernorm.weight, layer.post_attention_layernorm.weight)
     return found
+
+
+def _adapted(layer: Any) -> bool:
+    a, m = layer.self_attn, layer.mlp
+    if a.q_proj.adapter or a.k_proj.adapter or a.v_proj.adapter or a.o_proj.adapter:
+        return True
+    return bool(m.gate_proj.adapter or m.up_proj.adapter or m.down_proj.adapter)
 
 
 def _positions(cache: Array) -> Array:

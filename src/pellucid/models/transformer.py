@@ -37,6 +37,7 @@ from ..nn import (
     Routing,
     SelfAttention,
     SwiGLU,
+    refuse_adapters,
 )
 from ..nn.held import held_dtype, hold, refuse
 from ..ops import activation_checkpoint, concatenate, linear, lm_head_loss, tensor
@@ -251,11 +252,12 @@ class TransformerLM(Module):
         starts, positions: (batch, time) int32, of packed documents: the first place in its row that each token sees,
         and its own place in its document. None: a row is one document.
 
-        Raises ConfigError where the weights are held for inference and gradients are recorded.
+        Raises ConfigError where the weights are held for inference, nothing beside them is trained, and gradients are
+        recorded.
         """
         c, head = self.config, self.head_weight
         if isinstance(head, HeldMatrix):
-            if state.recording:
+            if state.recording and next(self.named_trained(), None) is None:
                 refuse("loss", head.dtype)
             head = head.restored()
         inputs, expected = self._ids(ids, 0), self._ids(targets, 0, "targets")
@@ -324,10 +326,12 @@ class TransformerLM(Module):
         bytes of all weights then. Norms and biases stay float32; a mixture of experts keeps float32 weights as they are
         and refuses narrower ones.
 
-        It is one way: the parameters are gone, and training, saving, exporting or adapting this model raises
-        ConfigError. The model is in `eval` from then on. Raises ConfigError for another dtype, for weights that are not
-        finite, and for a model whose weights are held already; it stays as it was.
+        It is one way: the parameters are gone, and training, saving or exporting this model raises ConfigError; an
+        adapter (`add_lora`) is trained through held weights. The model is in `eval` from then on. Raises ConfigError
+        for another dtype, for weights that are not finite, and for a model whose weights are held already or that has
+        adapters; it stays as it was.
         """
+        refuse_adapters("hold_weights", self)
         wanted, head = held_dtype(dtype), self.head_weight
         if self.config.experts is not None:
             if wanted is not dtypes.float32:

@@ -4,6 +4,7 @@ from .attention import KVCache, SelfAttention
 from .experts import MixtureOfExperts, Routing
 from .held import HeldMatrix
 from .layers import Dropout, Embedding, GELUFeedForward, LayerNorm, Linear, RMSNorm, SwiGLU
+from .lora import LoraConfig, add_lora, merge_lora, refuse_adapters, set_adapter, unload_lora
 from .module import Module
 
 __all__ = [
@@ -14,10 +15,16 @@ __all__ = [
     "KVCache",
     "LayerNorm",
     "Linear",
+    "LoraConfig",
     "MixtureOfExperts",
     "Module",
     "RMSNorm",
     "Routing",
     "SelfAttention",
     "SwiGLU",
+    "add_lora",
+    "merge_lora",
+    "refuse_adapters",
+    "set_adapter",
+    "unload_lora",
 ]

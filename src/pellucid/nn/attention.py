@@ -18,6 +18,7 @@ from ..ops import attention, rope, self_attention
 from ..tape import Tensor
 from .held import HeldMatrix
 from .layers import Linear, RMSNorm, lay_out_together
+from .low_rank import changes
 from .module import Module
 
 
@@ -200,6 +201,7 @@ class SelfAttention(Module):
             heads=self.heads,
             kv_heads=self.kv_heads,
             rotary=rotary,
+            low_rank=changes(x, [q, k, v], operand_dtype=q.operand_dtype),
             interleaved=self.interleaved,
             starts=starts,
             positions=positions,

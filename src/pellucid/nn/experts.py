@@ -17,6 +17,7 @@ from ..device import Device
 from ..ops import expert_gates, mixture_of_experts, router_statistics, top_experts
 from ..tape import Tensor
 from .layers import Linear, SwiGLU
+from .low_rank import joint_change
 from .module import Module
 
 
@@ -78,7 +79,22 @@ class MixtureOfExperts(Module):
         if routing is not None:
             routing.statistics.append(router_statistics(logits, chosen))
         weights: list[Any] = [(e.gate_proj.weight, e.up_proj.weight, e.down_proj.weight) for e in self.experts]
-        y = mixture_of_experts(rows, expert_gates(logits, chosen), chosen, weights, operand_dtype=self.operand_dtype)
+        y = mixture_of_experts(
+            rows,
+            expert_gates(logits, chosen),
+            chosen,
+            weights,
+            inner_changes=_all([joint_change([e.gate_proj, e.up_proj]) for e in self.experts]),
+            outer_changes=_all([joint_change([e.down_proj]) for e in self.experts]),
+            operand_dtype=self.operand_dtype,
+        )
         if self.shared_experts is not None:
             y = y + self.shared_experts(rows)
         return y.reshape(x.shape)
+
+
+def _all(pairs: list[tuple[Tensor, Tensor] | None]) -> list[tuple[Tensor, Tensor]] | None:
+    """The changes of every expert; None where they have none. Adapters are attached to all experts of a layer alike."""
+    found = [pair for pair in pairs if pair is not None]
+    assert len(found) in (0, len(pairs))
+    return found or None

@@ -1,8 +1,8 @@
 """Weights held for inference: each matrix of a model in int8 with a scale a row, in bfloat16, or in float32, all in one
 stretch of memory in the order a step reads them.
 
-It is one way. The float32 weights are gone, so what needs them (training, saving, export, adapters) asks for the
-parameters and gets an error instead of rounded numbers.
+It is one way. The float32 weights are gone, so what needs them (training, saving, export, merging) asks for the
+parameters and gets an error instead of rounded numbers. Adapters are trained through held weights (`add_lora`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def refuse(where: str, dtype: DType) -> NoReturn:
     raise ConfigError(
         where,
         f"the weights are held in {dtype.name} for inference: the float32 ones they came from are gone",
-        hint="load the checkpoint again, and train, save, export or adapt that model",
+        hint="load the checkpoint again, and train, save or export that model; adapters can be added to this one",
     )
 
 

@@ -32,6 +32,7 @@ from ..ops import (
 )
 from ..tape import Parameter, Tensor
 from .held import HeldMatrix
+from .low_rank import LowRank, changes
 from .module import Module
 
 
@@ -43,7 +44,12 @@ def normal(shape: tuple[int, ...], std: float, *, generator: Generator | None, d
 
 
 class Linear(Module):
-    """y = x weight^T + bias + residual.   x: (..., K), weight: (N, K), bias: (N,) or none, residual: as y or none."""
+    """y = x weight^T + bias + residual.   x: (..., K), weight: (N, K), bias: (N,) or none, residual: as y or none.
+
+    `adapter` adds its low-rank change where there is one, see `add_lora`.
+    """
+
+    adapter: LowRank | None = None
 
     def __init__(
         self,
@@ -64,7 +70,12 @@ class Linear(Module):
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         if isinstance(self.weight, HeldMatrix):
             y = self.weight.linear(x, self.bias, operand_dtype=self.operand_dtype)
-            return y if residual is None else y + residual
+            y = y if residual is None else y + residual
+            return y if self.adapter is None else self.adapter(x, y, operand_dtype=self.operand_dtype)
+        if self.adapter is not None:
+            y = linear(x, self.weight, self.bias, residual=residual, operand_dtype=self.operand_dtype)
+            how = {"operand_dtype": self.operand_dtype, "result_dtype": self.result_dtype}
+            return self.adapter(x, y, **how)
         return linear(
             x,
             self.weight,
@@ -181,7 +192,8 @@ class SwiGLU(Module):
         if isinstance(gate.weight, HeldMatrix) or isinstance(up.weight, HeldMatrix):
             return self.down_proj(swiglu(gate(x), up(x)), residual)
         biases = None if gate.bias is None or up.bias is None else (gate.bias, up.bias)
-        h = gated_linear(x, (gate.weight, up.weight), biases, operand_dtype=gate.operand_dtype)
+        how = {"operand_dtype": gate.operand_dtype}
+        h = gated_linear(x, (gate.weight, up.weight), biases, low_rank=changes(x, [gate, up], **how), **how)
         return self.down_proj(h, residual)
 
 

@@ -8,16 +8,20 @@ by dots, which is how weights are named on disk.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..tape import Parameter
 from .held import HeldMatrix, refuse
+
+if TYPE_CHECKING:
+    from .lora import Adapters
 
 
 class Module:
     """Base of all layers and models."""
 
     training: bool = True
+    adapters: Adapters | None = None  # of the model as a whole, see `add_lora`
 
     def children(self) -> Iterator[tuple[str, Module]]:
         """Direct sub-modules with their names; those in a list or tuple are numbered."""
@@ -53,17 +57,54 @@ class Module:
         """Every parameter once."""
         return [p for _, p in self.named_parameters()]
 
+    def named_trained(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+        """The parameters that are trained, once each: those not frozen. There may be some beside weights that are held
+        (adapters)."""
+        seen: set[int] = set()
+        for name, value in vars(self).items():
+            if isinstance(value, Parameter) and value.requires_grad and id(value) not in seen:
+                seen.add(id(value))
+                yield prefix + name, value
+        for name, child in self.children():
+            for full, parameter in child.named_trained(f"{prefix}{name}."):
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield full, parameter
+
+    def trainable_parameters(self) -> int:
+        """How many numbers are trained: those of parameters that are not frozen."""
+        return sum(p.size for _, p in self.named_trained())
+
+    def freeze(self) -> None:
+        """Parameters here and below are no longer trained: no gradient is made for them, an optimizer keeps no moments
+        of them, and a step leaves them as they are, bit for bit. `requires_grad` of a parameter says which it is."""
+        for p in self._every():
+            p.requires_grad, p.grad = False, None
+
+    def unfreeze(self) -> None:
+        """Parameters here and below are trained again."""
+        for p in self._every():
+            p.requires_grad = True
+
+    def _every(self) -> Iterator[Parameter]:
+        """Every parameter, whether beside held weights or not; a tied one more than once."""
+        for value in vars(self).values():
+            if isinstance(value, Parameter):
+                yield value
+        for _, child in self.children():
+            yield from child._every()
+
     def zero_grad(self) -> None:
         """Drops every gradient."""
-        for p in self.parameters():
+        for p in self._every():
             p.grad = None
 
     def train(self, mode: bool = True) -> Module:
         """Switches dropout and the like on (or off, see `eval`) here and below.
 
-        Raises ConfigError for switching on where weights are held for inference.
+        Raises ConfigError for switching on where weights are held for inference and nothing beside them is trained.
         """
-        if mode:
+        if mode and next(self.named_trained(), None) is None:
             self._refuse_if_held("train")
         self._switch(mode)
         return self

@@ -9,7 +9,6 @@ Tokens that do not count (padding) go to no expert, which the choice says by nam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..base import dtypes
 from ..base.dtypes import DType
@@ -21,6 +20,7 @@ from .index import _integers
 from .self_attention import joined
 
 Expert = tuple[Tensor, Tensor, Tensor]
+Change = tuple[Tensor, Tensor]
 
 
 class ExpertGates(Op):
@@ -55,7 +55,8 @@ class RouterStatistics(Op):
 
 class MixtureOfExperts(Op):
     """y[n] = sum_j gates[n, j] D (silu(G x[n]) * U x[n]),  G, U and D those of expert chosen[n, j].   Arrays: x, gates,
-    chosen, then G, U and D of each expert.
+    chosen, then G, U and D of each expert; then A and C of each where [G; U] + C A takes the place of [G; U]
+    (`inner_change`); then A and C of each where D + C A takes the place of D (`outer_change`).
 
     The gate is applied before D, where a row is narrow. With the rows of an expert side by side in x, h = [G; U] x,
     a = gate silu(h_G) h_U and do = dy of the row's token:
@@ -65,44 +66,78 @@ class MixtureOfExperts(Op):
     and dx adds up over the rows of a token. Rows of x are gathered again, and a made again, rather than kept.
     """
 
-    saves = ("x", "hidden", "scale", "source", "place", "bounds", "into", "down")
+    saves = ("x", "hidden", "scale", "source", "place", "bounds", "into", "down", "inner", "outer")
 
-    def forward(self, *arrays: Array, operand_dtype: DType | None) -> Array:
+    def forward(
+        self, *arrays: Array, experts: int, inner_change: bool, outer_change: bool, operand_dtype: DType | None
+    ) -> Array:
         k, (x, gates, chosen) = self.kernels, arrays[:3]
-        self.active, self.operand_dtype = chosen.shape[1], operand_dtype
-        into = [joined(k, [arrays[i], arrays[i + 1]]) for i in range(3, len(arrays), 3)]
-        down = list(arrays[5::3])
+        self.active, self.operand_dtype, self.last = chosen.shape[1], operand_dtype, 3 + 3 * experts
+        into = [joined(k, [arrays[i], arrays[i + 1]]) for i in range(3, self.last, 3)]
+        down, changes = list(arrays[5 : self.last : 3]), arrays[self.last :]
+        inner_pairs = changes[: 2 * experts] if inner_change else ()
+        outer_pairs = changes[len(inner_pairs) :] if outer_change else ()
         source, place, bounds = k.group_by_expert(chosen, experts=len(down))
         scale = k.gather_rows(reshaped(k, gates, (gates.size, 1)), source, share=1)
         rows = k.gather_rows(x, source, share=self.active)
-        hidden = k.grouped_matmul(rows, into, bounds, transposed=True, operand_dtype=operand_dtype)
-        inner = k.scaled_swiglu(hidden, scale)
-        y = k.grouped_matmul(inner, down, bounds, transposed=True, operand_dtype=operand_dtype)
-        self.save(x=x, hidden=hidden, scale=scale, source=source, place=place, bounds=bounds, into=into, down=down)
+        hidden = self._product(rows, into, inner_pairs, bounds)
+        y = self._product(k.scaled_swiglu(hidden, scale), down, outer_pairs, bounds)
+        made = {"hidden": hidden, "scale": scale, "source": source, "place": place, "bounds": bounds}
+        self.save(x=x, **made, into=into, down=down, inner=list(inner_pairs), outer=list(outer_pairs))
         return k.sum_rows(y, place)
 
+    def _product(self, x: Array, weights: list[Array], pairs: Sequence[Array], bounds: Array) -> Array:
+        """Rows of each expert times its weights, changed by its pair."""
+        k, how = self.kernels, {"transposed": True, "operand_dtype": self.operand_dtype}
+        y = k.grouped_matmul(x, weights, bounds, **how)
+        if not pairs:
+            return y
+        low = k.grouped_matmul(x, list(pairs[::2]), bounds, **how)
+        return k.add(y, k.grouped_matmul(low, list(pairs[1::2]), bounds, **how))
+
+    def _to_input(self, dy: Array, weights: list[Array], pairs: list[Array]) -> Array:
+        """dx of `_product`: dy (W + C A)."""
+        k, bounds, how = self.kernels, self.bounds, {"transposed": False, "operand_dtype": self.operand_dtype}
+        dx = k.grouped_matmul(dy, weights, bounds, **how)
+        if not pairs:
+            return dx
+        dlow = k.grouped_matmul(dy, pairs[1::2], bounds, **how)
+        return k.add(dx, k.grouped_matmul(dlow, pairs[::2], bounds, **how))
+
+    def _of_pairs(self, dy: Array, x: Array, pairs: list[Array]) -> list[Array]:
+        """dA and dC of each expert's pair: low = x A^T,  dC = dy^T low,  dA = (dy C)^T x."""
+        k, bounds, how = self.kernels, self.bounds, {"operand_dtype": self.operand_dtype}
+        low = k.grouped_matmul(x, pairs[::2], bounds, transposed=True, **how)
+        dlow = k.grouped_matmul(dy, pairs[1::2], bounds, transposed=False, **how)
+        narrowing, changes = (_each(k.grouped_outer(*ab, bounds, **how)) for ab in ((dlow, x), (dy, low)))
+        return [gradient for pair in zip(narrowing, changes, strict=True) for gradient in pair]
+
     def backward(self, dy: Array) -> dict[str, list[Array | None]]:
-        k, bounds = self.kernels, self.bounds
-        how: dict[str, Any] = {"operand_dtype": self.operand_dtype}
+        k, last, bounds = self.kernels, self.last, self.bounds
         needs = [x is not None and x.requires_grad for x in self.inputs]
         found: list[Array | None] = [None] * len(needs)
+        middle = last + len(self.inner)
         do = k.gather_rows(dy, self.source, share=self.active)
-        t = k.grouped_matmul(do, self.down, bounds, transposed=False, **how)
+        t = self._to_input(do, self.down, self.outer)
         inner, dhidden, dscale = k.scaled_swiglu_backward(t, self.hidden, self.scale)
-        if any(needs[5::3]):
-            found[5::3] = _each(k.grouped_outer(do, inner, bounds, **how))
+        if any(needs[5:last:3]):
+            found[5:last:3] = _each(k.grouped_outer(do, inner, bounds, operand_dtype=self.operand_dtype))
+        if any(needs[middle:]):
+            found[middle:] = self._of_pairs(do, inner, self.outer)
         if needs[0]:
-            dx = k.grouped_matmul(dhidden, self.into, bounds, transposed=False, **how)
-            found[0] = k.sum_rows(dx, self.place)
+            found[0] = k.sum_rows(self._to_input(dhidden, self.into, self.inner), self.place)
         if needs[1]:
             place = reshaped(k, self.place, (self.place.size,))
             found[1] = reshaped(k, k.gather_rows(dscale, place, share=1), self.place.shape)
-        if any(needs[3::3]) or any(needs[4::3]):
+        if any(needs[3:last:3]) or any(needs[4:last:3]) or any(needs[last:middle]):
             rows = k.gather_rows(self.x, self.source, share=self.active)
-            both = _each(k.grouped_outer(dhidden, rows, bounds, **how))
-            half = self.hidden.shape[1] // 2
-            found[3::3] = [w.slice(0, 0, half) for w in both]
-            found[4::3] = [w.slice(0, half, 2 * half) for w in both]
+            if any(needs[3:last:3]) or any(needs[4:last:3]):
+                both = _each(k.grouped_outer(dhidden, rows, bounds, operand_dtype=self.operand_dtype))
+                half = self.hidden.shape[1] // 2
+                found[3:last:3] = [w.slice(0, 0, half) for w in both]
+                found[4:last:3] = [w.slice(0, half, 2 * half) for w in both]
+            if any(needs[last:middle]):
+                found[last:middle] = self._of_pairs(dhidden, rows, self.inner)
         return {"arrays": [x if need else None for x, need in zip(found, needs, strict=True)]}
 
 
@@ -153,7 +188,14 @@ def router_statistics(logits: Tensor, chosen: Tensor) -> Tensor:
 
 
 def mixture_of_experts(
-    x: Tensor, gates: Tensor, chosen: Tensor, experts: Sequence[Expert], *, operand_dtype: DType | None = None
+    x: Tensor,
+    gates: Tensor,
+    chosen: Tensor,
+    experts: Sequence[Expert],
+    *,
+    inner_changes: Sequence[Change] | None = None,
+    outer_changes: Sequence[Change] | None = None,
+    operand_dtype: DType | None = None,
 ) -> Tensor:
     """y[n] = sum_j gates[n, j] down (silu(gate x[n]) * up x[n]),  the weights those of expert chosen[n, j]: gated
     feed-forward networks of which each token goes through its own few   (Shazeer et al. 2017).
@@ -161,6 +203,9 @@ def mixture_of_experts(
     x: (N, D); gates: (N, k); chosen: (N, k) from `top_experts`; experts: the weights gate (H, D), up (H, D) and down
     (D, H) of each; y: (N, D), 0 where no expert was chosen. operand_dtype as in `matmul`. The gradient of an expert
     without tokens is exactly 0.
+
+    Low-rank changes   (Hu et al. 2021): inner_changes: A (R, D) and C (2 H, R) of each expert, whose gate and up one
+    below the other are then [gate; up] + C A; outer_changes: A (R, H) and C (D, R), for down.
     """
     where = "mixture_of_experts"
     if not experts:
@@ -177,10 +222,31 @@ def mixture_of_experts(
             got = f"{gate.shape}, {up.shape}, {down.shape}"
             raise ShapeError(where, f"weights of expert {i} do not fit", got=got, expected=f"{into} twice and {back}")
         weights += (cast(gate, wide), cast(up, wide), cast(down, wide))
+    for changes, inputs, outputs in ((inner_changes, width, 2 * hidden), (outer_changes, hidden, width)):
+        if changes is not None:
+            _check_changes(where, changes, len(experts), inputs, outputs)
+            weights += (cast(part, wide) for pair in changes for part in pair)
     y = MixtureOfExperts.apply(
-        cast(x, wide), cast(gates, wide), cast(chosen, dtypes.int64), *weights, operand_dtype=operand_dtype
+        cast(x, wide),
+        cast(gates, wide),
+        cast(chosen, dtypes.int64),
+        *weights,
+        experts=len(experts),
+        inner_change=inner_changes is not None,
+        outer_change=outer_changes is not None,
+        operand_dtype=operand_dtype,
     )
     return cast(y, x.dtype)
+
+
+def _check_changes(where: str, changes: Sequence[Change], experts: int, inputs: int, outputs: int) -> None:
+    if len(changes) != experts:
+        raise ShapeError(where, "not one change an expert", got=len(changes), expected=experts)
+    rank = changes[0][0].shape[0]
+    for i, (a, c) in enumerate(changes):
+        if a.shape != (rank, inputs) or c.shape != (outputs, rank):
+            got, expected = f"{a.shape} and {c.shape}", f"({rank}, {inputs}) and ({outputs}, {rank})"
+            raise ShapeError(where, f"the change of expert {i} does not fit", got=got, expected=expected)
 
 
 def _wide(dtype: DType) -> DType:

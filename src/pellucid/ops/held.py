@@ -1,4 +1,4 @@
-"""Matrices held for inference, as functions of tensors. Nothing here is recorded: there are no gradients to make.
+"""Matrices that are held, as functions of tensors: gradients flow through them, never to them.
 
 A held matrix is int8 with a float32 scale for each row, or bfloat16 or float32 without one.
 """
@@ -9,10 +9,9 @@ from math import prod
 
 from ..base import dtypes
 from ..base.dtypes import DType
-from ..base.errors import GradientError, ShapeError
+from ..base.errors import ShapeError
 from ..device import Array
-from ..tape import Tensor
-from ..tape.state import state
+from ..tape import Op, Tensor
 from .common import reshaped
 
 
@@ -35,21 +34,43 @@ def dequantize(values: Tensor, scale: Tensor, *, dtype: DType = dtypes.float32) 
     return Tensor(values.device.kernels.dequantize(values.array, scale.array, dtype=dtype))
 
 
+class HeldLinear(Op):
+    """y = (x weight^T) scale + bias.   dx = (dy scale) weight, dbias = sum dy; the weight is held and has no gradient.
+
+    x is not kept: nothing but the weight itself is needed for dx   (Dettmers et al. 2023, section 3).
+    """
+
+    saves = ("weight", "scale")
+
+    def forward(
+        self, x: Array, bias: Array | None, *, weight: Array, scale: Array | None, operand_dtype: DType | None
+    ) -> Array:
+        k, self.shape, self.operand_dtype = self.kernels, x.shape, operand_dtype
+        self.save(weight=weight, scale=scale)
+        rows = reshaped(k, x, (prod(x.shape[:-1]), x.shape[-1]))
+        y = k.held_linear(rows, weight, scale, bias, operand_dtype=operand_dtype)
+        return reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
+
+    def backward(self, dy: Array) -> dict[str, Array | None]:
+        k, dx, db = self.kernels, None, None
+        rows = reshaped(k, dy, (prod(dy.shape[:-1]), dy.shape[-1]))
+        if self.needs("x"):
+            dx = k.held_linear_backward(rows, self.weight, self.scale, operand_dtype=self.operand_dtype)
+            dx = reshaped(k, dx, self.shape)
+        if self.needs("bias"):
+            db = k.sum(rows, axes=(0,), keepdims=False)
+        return {"x": dx, "bias": db}
+
+
 def held_linear(
     x: Tensor, weight: Array, scale: Array | None, bias: Tensor | None, *, operand_dtype: DType | None = None
 ) -> Tensor:
-    """y = (x weight^T) scale + bias.   x: (..., K), weight: (N, K), y: (..., N)
+    """y = (x weight^T) scale + bias.   x: (..., K) float32, weight: (N, K), y: (..., N)
 
-    operand_dtype: x, and a weight that is no integer, are rounded to it first; sums are float32.
-    Raises GradientError where the result would need a gradient.
+    operand_dtype: x, and a weight that is no integer, are rounded to it first; sums are float32. Gradients flow to x
+    and bias, through the weight.
     """
-    if x.requires_grad and state.recording:
-        hint = "call it inside no_grad, or train the float32 model"
-        raise GradientError("held_linear", "weights held for inference have no gradients", hint=hint)
-    kernels = x.device.kernels
-    rows = reshaped(kernels, x.array, (prod(x.shape[:-1]), x.shape[-1]))
-    y = kernels.held_linear(rows, weight, scale, None if bias is None else bias.array, operand_dtype=operand_dtype)
-    return Tensor(reshaped(kernels, y, (*x.shape[:-1], weight.shape[0])))
+    return HeldLinear.apply(x, bias, weight=weight, scale=scale, operand_dtype=operand_dtype)
 
 
 def held_rows(weight: Array, scale: Array | None, ids: Tensor) -> Tensor:

@@ -62,7 +62,13 @@ class LMHeadLoss(Op):
 
     def forward(self, x: Array, weight: Array, targets: Array, weights: Array, *, operand_dtype: DType | None) -> Array:
         loss, dx, dweight = self.kernels.lm_head_loss(
-            x, weight, targets, weights, operand_dtype=operand_dtype, gradients=self.recording
+            x,
+            weight,
+            targets,
+            weights,
+            operand_dtype=operand_dtype,
+            gradients=self.recording,
+            for_weight=self.recording and self.needs("weight"),
         )
         self.save(dx=dx, dweight=dweight)
         return loss

@@ -10,7 +10,7 @@ from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
 from ..tape import Op, Tensor
-from .common import floats, pair, reshaped, unbroadcast
+from .common import floats, linear_gradients, pair, reshaped, unbroadcast
 
 
 class MatMul(Op):
@@ -34,7 +34,10 @@ class MatMul(Op):
 
 
 class Linear(Op):
-    """y = x weight^T + bias + residual.   dx = dy weight, dweight = dy^T x, dbias = sum dy, dresidual = dy"""
+    """y = x weight^T + bias + residual.   dx = dy weight, dweight = dy^T x, dbias = sum dy, dresidual = dy
+
+    x is kept for dweight alone.
+    """
 
     saves = ("x", "weight")
 
@@ -50,7 +53,8 @@ class Linear(Op):
     ) -> Array:
         k, self.shape, self.operand_dtype = self.kernels, x.shape, operand_dtype
         rows = _matrix(k, x)
-        self.save(x=rows, weight=weight)
+        self.x_dtype = x.dtype
+        self.save(x=rows if self.needs("weight") else None, weight=weight)
         added = bias
         if residual is not None:  # the product starts from it, which costs nothing beside a pass of its own
             added = reshaped(k, residual, (rows.shape[0], weight.shape[0]))
@@ -60,17 +64,16 @@ class Linear(Op):
         return y if rows is x else reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
-        k, (x, weight, bias, _) = self.kernels, self.inputs
-        assert x is not None
-        assert weight is not None
-        dx, dweight, dbias = k.linear_backward(
+        k = self.kernels
+        dx, dweight, dbias = linear_gradients(
+            k,
             _matrix(k, dy),
             self.x,
+            self.x_dtype,
             self.weight,
             operand_dtype=self.operand_dtype,
-            for_x=x.requires_grad,
-            for_weight=weight.requires_grad,
-            for_bias=bias is not None and bias.requires_grad,
+            for_x=self.needs("x"),
+            for_bias=self.needs("bias"),
         )
         dx = None if dx is None else reshaped(k, dx, self.shape)
         return {"x": dx, "weight": dweight, "bias": dbias, "residual": dy}

@@ -15,16 +15,18 @@ from ..base.rng import Generator
 from ..device import Array
 from ..tape import Op, Tensor
 from .attention import check_places
-from .common import joined, narrow, reshaped
+from .common import joined, linear_gradients, reshaped
+from .low_rank import LowRank, check_low_rank, low_gradients, projected
 
 
 class SelfAttention(Op):
     """q, k, v = x Wq^T + bq, x Wk^T + bk, x Wv^T + bv, in heads;  y = attention(rope(q), rope(k), v), heads joined.
 
-    With u the gradients of q, k and v side by side: dx = u W, dW = u^T x, db = sum u.
+    With u the gradients of q, k and v side by side: dx = u W, dW = u^T x, db = sum u. A low-rank change adds
+    low change^T to q, k and v:  dlow = u change, dchange = u^T low.
     """
 
-    saves = ("x", "q", "k", "v", "o", "lse", "weights", "rotary", "starts")
+    saves = ("x", "q", "k", "v", "o", "lse", "weights", "rotary", "starts", "low", "change")
 
     def forward(
         self,
@@ -37,6 +39,8 @@ class SelfAttention(Op):
         bv: Array | None,
         cos: Array | None,
         sin: Array | None,
+        low: Array | None,
+        change: Array | None,
         starts: Array | None,
         positions: Array | None,
         *,
@@ -54,8 +58,7 @@ class SelfAttention(Op):
         self.shape, self.operand_dtype, self.interleaved = x.shape, operand_dtype, interleaved
         rows = reshaped(kernels, x, (batch * time, width))
         bias = None if bq is None or bk is None or bv is None else joined(kernels, [bq, bk, bv])
-        how = {"operand_dtype": operand_dtype, "result_dtype": narrow(x, operand_dtype)}
-        y = kernels.matmul(rows, joined(kernels, [wq, wk, wv]).transpose(), bias, **how)
+        y = projected(kernels, rows, joined(kernels, [wq, wk, wv]), bias, low, change, operand_dtype=operand_dtype)
         y = reshaped(kernels, y, (batch, time, every, size))
         q, k, v = y.slice(2, 0, heads), y.slice(2, heads, both), y.slice(2, both, every)
         if cos is not None and sin is not None:
@@ -72,9 +75,10 @@ class SelfAttention(Op):
             "operand_dtype": operand_dtype,
         }
         o, lse = kernels.attention(q, k, v, starts, **self.how)
-        self.save(
-            x=rows, q=q, k=k, v=v, o=o, lse=lse, weights=[wq, wk, wv], rotary=[cos, sin, positions], starts=starts
-        )
+        self.x_dtype, trained = x.dtype, self.needs("wq") or self.needs("wk") or self.needs("wv")
+        inside = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "weights": [wq, wk, wv]}
+        places = {"rotary": [cos, sin, positions], "starts": starts}
+        self.save(x=rows if trained else None, **inside, **places, low=low, change=change)
         return reshaped(kernels, o, (batch, time, heads * size))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
@@ -86,20 +90,25 @@ class SelfAttention(Op):
             back = {"offset": 0, "interleaved": self.interleaved, "inverse": True}
             dq, dk = (kernels.rope(x, cos, sin, positions, **back) for x in (dq, dk))
         widths = [w.shape[0] for w in self.weights]
-        u = reshaped(kernels, kernels.concatenate([dq, dk, dv], axis=2), (self.x.shape[0], sum(widths)))
-        dx, dw, db = kernels.linear_backward(
+        rows = self.shape[0] * self.shape[1]
+        u = reshaped(kernels, kernels.concatenate([dq, dk, dv], axis=2), (rows, sum(widths)))
+        dx, dw, db = linear_gradients(
+            kernels,
             u,
             self.x,
+            self.x_dtype,
             joined(kernels, self.weights),
             operand_dtype=self.operand_dtype,
-            for_x=True,
-            for_weight=True,
-            for_bias=self.needs("bq"),
+            for_x=self.needs("x"),
+            for_bias=self.needs("bq") or self.needs("bk") or self.needs("bv"),
         )
-        found: dict[str, Array | None] = {"x": reshaped(kernels, dx, self.shape)}
+        found: dict[str, Array | None] = {"x": None if dx is None else reshaped(kernels, dx, self.shape)}
+        if self.low is not None:
+            how = {"operand_dtype": self.operand_dtype}
+            found["low"], found["change"] = low_gradients(kernels, u, self.low, self.change, **how)
         start = 0
         for name, width in zip("qkv", widths, strict=True):
-            found[f"w{name}"] = dw.slice(0, start, start + width)
+            found[f"w{name}"] = None if dw is None else dw.slice(0, start, start + width)
             found[f"b{name}"] = None if db is None else db.slice(0, start, start + width)
             start += width
         return found
@@ -113,6 +122,7 @@ def self_attention(
     heads: int,
     kv_heads: int,
     rotary: tuple[Tensor, Tensor] | None = None,
+    low_rank: LowRank | None = None,
     interleaved: bool = False,
     starts: Tensor | None = None,
     positions: Tensor | None = None,
@@ -123,7 +133,8 @@ def self_attention(
     """Causal self-attention of a sequence, projections and rotary positions included; see `attention` and `rope`.
 
     x: (B, T, width); weights of q, k and v: (heads D, width), (kv_heads D, width) twice, biases to match; rotary: cos
-    and sin tables, (positions, D / 2), used from position 0; y: (B, T, heads D). starts: as in
+    and sin tables, (positions, D / 2), used from position 0; y: (B, T, heads D). low_rank: (low, change), of shapes
+    (B, T, R) and ((heads + 2 kv_heads) D, R), adds low change^T to q, k and v side by side. starts: as in
     `attention`; positions: int32 (B, T), the rows of the tables to use in the place of 0 to T - 1. operand_dtype as in
     `matmul`; y has it where it is given.
     """
@@ -142,6 +153,7 @@ def self_attention(
         raise ShapeError("self_attention", "rotary tables do not fit", got=got)
     if dropout > 0 and generator is None:
         raise ConfigError("self_attention", "dropout without a generator", hint="pass generator=")
+    low, change = check_low_rank("self_attention", x, sum(w.shape[0] for w in weights), low_rank)
     seed = counter = 0
     if dropout > 0 and generator is not None:
         seed, counter = generator.seed, generator.reserve(prod((x.shape[0], heads, x.shape[1], x.shape[1])))
@@ -150,6 +162,8 @@ def self_attention(
         *weights,
         *(biases or (None, None, None)),
         *(rotary or (None, None)),
+        low,
+        change,
         starts,
         positions,
         heads=heads,

@@ -22,10 +22,13 @@ from ..base.errors import CheckpointError, ConfigError, NonFiniteError
 from ..base.rng import Generator
 from ..checkpoint import (
     Checkpoint,
+    check_base,
     checkpoint_path,
+    kept_tensors,
     latest_checkpoint,
     load_checkpoint,
     load_into,
+    lora_details,
     prune_checkpoints,
     save_checkpoint,
 )
@@ -87,7 +90,7 @@ class Trainer:
         if config.patience is not None and held_out is None:
             raise ConfigError("Trainer", "patience without held-out text", hint="hold text out, or leave patience out")
         self.optimizer = make_optimizer(model, config)
-        self.average = None if config.ema is None else Average(model.named_parameters(), config.ema)
+        self.average = None if config.ema is None else Average(model.named_trained(), config.ema)
         self.judge = Judge()
         self.step = 0  # steps done
         self.held_out_loss: float | None = None
@@ -150,6 +153,8 @@ class Trainer:
                 "a checkpoint of another model configuration",
                 hint="resume with the run's own configuration",
             )
+        if self.model.adapters is not None:
+            check_base(self.model, checkpoint.config, where=str(checkpoint.path))
         if missing := {"step", "train", "optimizer", "dropout", "held_out_loss"} - set(state):
             raise CheckpointError(
                 str(checkpoint.path),
@@ -180,7 +185,7 @@ class Trainer:
             what = "no running mean of weights to resume from" if self.average else "holds a running mean of weights"
             raise CheckpointError(str(checkpoint.path), what, hint="resume with the run's own configuration")
         self.optimizer.restore(state["optimizer"])
-        load_into(dict(self.model.named_parameters()), checkpoint.tensors)
+        load_into(kept_tensors(self.model), checkpoint.tensors)
         load_into(self.optimizer.state, checkpoint.optimizer)
         if self.average is not None and checkpoint.average is not None:
             load_into(self.average.tensors, checkpoint.average)
@@ -252,10 +257,10 @@ class Trainer:
         assert self.folder is not None
         path = save_checkpoint(
             checkpoint_path(self.folder, self.step),
-            tensors=dict(self.model.named_parameters()),
+            tensors=kept_tensors(self.model),
             optimizer_tensors=self.optimizer.state,
             average_tensors=None if self.average is None else self.average.tensors,
-            config={"architecture": "TransformerLM", "model": to_dict(self.model.config), **self.details},
+            config=self._built(),
             tokenizer=self.tokenizer,
             state=self._state(),
         )
@@ -264,6 +269,13 @@ class Trainer:
         self._saved_at = self.step
         self._on_event(Saved(self.step, path))
         return path
+
+    def _built(self) -> dict[str, Any]:
+        """What the checkpoint is of; with an adapter, that alone, and the base by name and fingerprint."""
+        kind: dict[str, Any] = {"architecture": "TransformerLM"}
+        if self.model.adapters is not None:
+            kind = {"architecture": "LoRA", **lora_details(self.model)}
+        return kind | {"model": to_dict(self.model.config), **self.details}
 
     def _state(self) -> dict[str, Any]:
         return {

@@ -19,7 +19,8 @@ def make_optimizer(model: TransformerLM, config: TrainConfig) -> Optimizer:
     Raises ConfigError for a pattern that matches no parameter, and where nothing is left to train.
     """
     _freeze(model, config)
-    named, c = list(model.named_parameters()), config
+    # Beside an adapter everything is frozen, and may be held, so that there are no parameters to name.
+    named, c = list(model.named_parameters() if model.adapters is None else model.named_trained()), config
     groups = [Group.parse(text) for text in c.groups]
     rate, decay = c.learning_rate, c.weight_decay
     if c.optimizer == "sgd":
@@ -50,6 +51,8 @@ def make_optimizer(model: TransformerLM, config: TrainConfig) -> Optimizer:
 
 
 def _freeze(model: TransformerLM, config: TrainConfig) -> None:
+    if not config.freeze and config.train_rows_from is None:
+        return
     named = dict(model.named_parameters())
     frozen = {name for pattern in config.freeze for name in matching(pattern, named, where="freeze", what="a pattern")}
     if config.train_rows_from is not None:

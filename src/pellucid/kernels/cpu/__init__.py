@@ -25,7 +25,7 @@ from .experts import (
     sum_rows,
 )
 from .feedforward import swiglu, swiglu_backward, swiglu_joint_backward
-from .inference import dequantize, held_linear, quantize
+from .inference import dequantize, held_linear, held_linear_backward, quantize
 from .loss import cross_entropy, cross_entropy_backward, lm_head_loss, mse, mse_backward
 from .matmul import linear_backward, matmul
 from .memory import all_finite, assign_, cast, concatenate, copy, fill_, where
@@ -104,6 +104,7 @@ __all__ = [
     "grouped_outer",
     "gt",
     "held_linear",
+    "held_linear_backward",
     "layernorm",
     "layernorm_backward",
     "le",

@@ -131,6 +131,32 @@ def held_linear(
     return y
 
 
+def held_linear_backward(dy: Array, weight: Array, scale: Array | None = None, *, operand_dtype: DType | None) -> Array:
+    """dx = (dy scale) weight.   dy: (M, N), weight: (N, K) int8, bfloat16 or float32, scale: (N,), dx: (M, K)
+
+    operand_dtype: dy scale, and a weight that is no integer, are rounded to it first; sums are float32.
+    """
+    if dy.rank != 2 or weight.rank != 2 or dy.shape[1] != weight.shape[0]:
+        got, expected = f"dy {dy.shape}, weight {weight.shape}", "(M, N) and (N, K)"
+        raise ShapeError("held_linear_backward", "the weight does not fit dy", got=got, expected=expected)
+    scaled = dy
+    if scale is not None:
+        (m, n), dy, scale = dy.shape, contiguous(dy), contiguous(scale)
+        scaled = dy.device.empty((m, n), dtypes.float32)
+        _scaled_rows(m, row_grain(n), dy, scale, scaled, n)
+    if not weight.dtype.is_float:  # whole numbers of 8 bits are operands of either format without an error
+        weight = cast(weight, dtype=operand_dtype or dtypes.float32)
+    return matmul(scaled, weight, operand_dtype=operand_dtype, result_dtype=dtypes.float32)
+
+
+@kernel
+def _scaled_rows(lo, hi, x, scale, y, n):
+    """y = x scale for rows lo to hi-1."""
+    for row in range(lo, hi):
+        for j in range(row * n, row * n + n):
+            store(y, j, load(x, j) * load(scale, j - row * n))
+
+
 def _many(x: Array, weight: Array, scale: Array | None, bias: Array | None, operand: DType | None) -> Array:
     if weight.dtype.is_float and scale is None:
         return matmul(x, weight.transpose(), bias, operand_dtype=operand)

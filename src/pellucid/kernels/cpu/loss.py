@@ -182,10 +182,17 @@ def cross_entropy_backward(dloss: Array, logits: Array, targets: Array, weights:
 
 
 def lm_head_loss(
-    x: Array, weight: Array, targets: Array, weights: Array, *, operand_dtype: DType | None, gradients: bool
+    x: Array,
+    weight: Array,
+    targets: Array,
+    weights: Array,
+    *,
+    operand_dtype: DType | None,
+    gradients: bool,
+    for_weight: bool,
 ) -> tuple[Array, Array | None, Array | None]:
     """loss of `cross_entropy(x @ weight^T, targets, weights)`. Returns loss: (), dx: (N, D), dweight: (V, D); the
-    gradients of the loss, None without `gradients`.
+    gradients of the loss, None without `gradients`; dweight None without `for_weight`.
 
     x: (N, D); weight: (V, D); operand_dtype as in `matmul`, for all three products.
     """
@@ -199,8 +206,9 @@ def lm_head_loss(
     each = device.empty((rows,), kind)
     dx = dweight = None
     if gradients and rows == 0:
-        dx, dweight = device.empty(x.shape, kind), device.empty(weight.shape, kind)
-        fill_(dweight, value=0)
+        dx, dweight = device.empty(x.shape, kind), device.empty(weight.shape, kind) if for_weight else None
+        if dweight is not None:
+            fill_(dweight, value=0)
     for first in range(0, rows, length):
         last = min(first + length, rows)
         part = a.slice(0, first, last)
@@ -210,11 +218,11 @@ def lm_head_loss(
         if not gradients:
             continue
         dpart = matmul(logits, b, operand_dtype=operand)
-        dshare = matmul(logits.transpose(), part, operand_dtype=operand)
+        dshare = matmul(logits.transpose(), part, operand_dtype=operand) if for_weight else None
         del logits
         if dweight is None:
             dweight = dshare
-        else:
+        elif dshare is not None:
             _accumulate(dweight.size, GRAIN, dweight, dshare)
         if rows <= length:
             dx = dpart
@@ -222,9 +230,8 @@ def lm_head_loss(
             dx = device.empty(x.shape, kind) if dx is None else dx
             assign_(dx.slice(0, first, last), dpart)
     loss = sum_of(each, axes=(0,), keepdims=False)
-    if dx is None or dweight is None:
-        return loss, None, None
-    return loss, _narrowed(dx, x.dtype), _narrowed(dweight, weight.dtype)
+    dx = None if dx is None else _narrowed(dx, x.dtype)
+    return loss, dx, None if dweight is None else _narrowed(dweight, weight.dtype)
 
 
 def _narrowed(x: Array, dtype: DType) -> Array:

@@ -53,6 +53,16 @@ def held_linear(
         return write(x, y if bias is None else y + read(bias))
 
 
+def held_linear_backward(dy: Array, weight: Array, scale: Array | None = None, *, operand_dtype: DType | None) -> Array:
+    """dx = (dy scale) weight.   dy: (M, N), weight: (N, K) int8, bfloat16 or float32, scale: (N,), dx: (M, K)
+
+    operand_dtype: dy scale, and a weight that is no integer, are rounded to it first; sums are float32.
+    """
+    with np.errstate(all="ignore"):
+        scaled = read(dy) if scale is None else read(dy) * read(scale)
+        return write(dy, rounded(scaled, operand_dtype) @ _weight(weight, operand_dtype, read(dy).dtype))
+
+
 def _weight(weight: Array, operand_dtype: DType | None, like: np.dtype) -> np.ndarray:
     return (rounded(read(weight), operand_dtype) if weight.dtype.is_float else read(weight)).astype(like)
 

@@ -55,10 +55,17 @@ def cross_entropy_backward(dloss: Array, logits: Array, targets: Array, weights:
 
 
 def lm_head_loss(
-    x: Array, weight: Array, targets: Array, weights: Array, *, operand_dtype: DType | None, gradients: bool
+    x: Array,
+    weight: Array,
+    targets: Array,
+    weights: Array,
+    *,
+    operand_dtype: DType | None,
+    gradients: bool,
+    for_weight: bool,
 ) -> tuple[Array, Array | None, Array | None]:
     """loss of `cross_entropy(x @ weight^T, targets, weights)`. Returns loss: (), dx: (N, D), dweight: (V, D); the
-    gradients of the loss, None without `gradients`.
+    gradients of the loss, None without `gradients`; dweight None without `for_weight`.
 
     x: (N, D); weight: (V, D); operand_dtype as in `matmul`, for all three products.
     """
@@ -75,7 +82,7 @@ def lm_head_loss(
     dz = _dlogits(z, index, w, lse)
     if operand_dtype is not None:
         dz = dz.astype(operand_dtype.numpy).astype(dz.dtype)
-    return loss, write(x, dz @ b), write(weight, dz.T @ a)
+    return loss, write(x, dz @ b), write(weight, dz.T @ a) if for_weight else None
 
 
 def _usable(targets: Array, weights: Array) -> Host:
