@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pellucid.base.config import to_dict
-from pellucid.checkpoint import open_model, save_checkpoint
+from pellucid.checkpoint import latest_checkpoint, load_checkpoint, open_model, save_checkpoint
 from pellucid.cli.app import main
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.text import END_OF_TEXT, ByteTokenizer
@@ -76,6 +76,21 @@ def test_dpo_moves_answers_apart(base: Path, tmp_path: Path, capsys: pytest.Capt
     assert found["pairs"] == 16
     assert found["margin"] > 0
     assert found["held_out_loss"] < 0.6931
+
+
+@pytest.mark.parametrize(("command", "records"), [("sft", ASKED), ("dpo", PAIRS)])
+def test_an_adapter_alone_is_trained_and_opens_with_its_base(
+    command: str, records: list[dict[str, Any]], base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = lines(tmp_path / "a.jsonl", records), tmp_path / "run"
+    options = ["--dataset", path, "--init-from", base, "--out", out, "--steps", 4, "--lora-rank", 4, "--lora-alpha", 8]
+    result(capsys, command, *options, *QUICK)
+    (kept,) = (load_checkpoint(p) for p in [latest_checkpoint(out)] if p is not None)
+    assert all("lora" in name for name in kept.tensors)
+    before, after = (dict(open_model(p).model.named_parameters()) for p in (base, out))
+    changed = [n for n in before if before[n].detach().numpy().tobytes() != after[n].detach().numpy().tobytes()]
+    assert changed
+    assert all("_proj" in name for name in changed)
 
 
 @pytest.mark.parametrize("command", ["sft", "dpo"])

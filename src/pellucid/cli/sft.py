@@ -28,6 +28,7 @@ from .tuning import (
     encoding,
     ends,
     held_out_numbers,
+    lora_config,
     open_tuning,
     report,
     save_tuning,
@@ -100,6 +101,7 @@ def _begin(options: SftCommand, stopper: Stopper) -> int:
             tokenizer=tokenizer.fingerprint(),
             model=model,
             train=config,
+            lora=lora_config(options),
             packing=options.packing,
         )
         rows, _ = _rows(Tuning(folder, made, tokenizer))

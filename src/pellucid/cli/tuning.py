@@ -23,6 +23,7 @@ from ..checkpoint.open import CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
 from ..checkpoint.source import ModelSource
 from ..data import Examples
 from ..models import TransformerConfig, TransformerLM
+from ..nn import LoraConfig, add_lora
 from ..text import ChatML, Tokenizer, load_tokenizer
 from ..text.chat_sources import NAMED
 from ..train import Encoding, Event, Objective, TrainConfig, Trainer, TrainResult
@@ -75,6 +76,10 @@ class TuneOptions:
     """Pull of matrices and tables towards 0, times the learning rate."""
     max_norm: float | None = 1.0
     """Longest gradient; a longer one is scaled down. None: any length."""
+    lora_rank: Annotated[int | None, Given, told("no adapter: every weight is trained", "RANK")] = None
+    """Train an adapter of this rank beside every projection instead of the weights (LoRA)."""
+    lora_alpha: Annotated[float | None, Given, told("the rank")] = None
+    """The adapter's change is alpha / rank times its product."""
     precision: Annotated[Literal["float32", "bfloat16"] | None, Given, told("the processor's best")] = None
     """What operands of matrix products are rounded to."""
     eval_every: int | None = 100
@@ -145,6 +150,7 @@ class TuneConfig:
     tokenizer: str
     model: TransformerConfig
     train: TrainConfig
+    lora: LoraConfig | None = None
     packing: bool = True
     beta: float | None = None
     smoothing: float | None = None
@@ -173,7 +179,10 @@ class Tuning:
 
     def start(self) -> TransformerLM:
         """The model the run began with."""
-        return replace(open_source(self.config.init_from), config=self.config.model).build()
+        model = replace(open_source(self.config.init_from), config=self.config.model).build()
+        if self.config.lora is not None:
+            add_lora(model, self.config.lora, base=self.config.init_from)
+        return model
 
 
 def checked(options: TuneOptions) -> tuple[Path, ModelSource, Tokenizer]:
@@ -193,6 +202,7 @@ def checked(options: TuneOptions) -> tuple[Path, ModelSource, Tokenizer]:
     if source.tokenizer is None:
         raise CheckpointError(str(options.init_from), "the model has no tokenizer", hint="tuning needs text")
     train_config(options, source, 1)  # refuses what can't be
+    lora_config(options)
     return options.dataset, source, source.tokenizer
 
 
@@ -211,6 +221,15 @@ def train_config(options: TuneOptions, source: ModelSource, steps: int) -> Train
         eval_batches=None,
         **shared,
     )
+
+
+def lora_config(options: TuneOptions) -> LoraConfig | None:
+    """The adapter asked for. Raises ConfigError."""
+    if options.lora_rank is None:
+        if options.lora_alpha is not None:
+            raise ConfigError("--lora-alpha", "without an adapter", got=options.lora_alpha, hint="add --lora-rank")
+        return None
+    return LoraConfig(options.lora_rank, options.lora_alpha, seed=options.seed)
 
 
 def template_text(wanted: str, source: ModelSource) -> str:
