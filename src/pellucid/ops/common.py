@@ -81,17 +81,17 @@ def linear_gradients(
     x: Array | None,
     x_dtype: DType,
     weight: Array,
-    *,
     operand_dtype: DType | None,
     for_x: bool,
     for_bias: bool,
 ) -> tuple[Array | None, Array | None, Array | None]:
     """dx, dweight and dbias of y = x weight^T + bias, those wanted. x None: the weight is frozen, x was not kept, and
     no gradient of the weight is made."""
-    how = {"operand_dtype": operand_dtype}
     if x is not None:
-        return kernels.linear_backward(dy, x, weight, **how, for_x=for_x, for_weight=True, for_bias=for_bias)
-    dx = kernels.matmul(dy, weight, **how, result_dtype=x_dtype) if for_x else None
+        return kernels.linear_backward(
+            dy, x, weight, operand_dtype=operand_dtype, for_x=for_x, for_weight=True, for_bias=for_bias
+        )
+    dx = kernels.matmul(dy, weight, operand_dtype=operand_dtype, result_dtype=x_dtype) if for_x else None
     db = None
     if for_bias:
         wide = dy if dy.dtype is weight.dtype else kernels.cast(dy, dtype=weight.dtype)

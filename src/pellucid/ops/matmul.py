@@ -54,7 +54,7 @@ class Linear(Op):
         k, self.shape, self.operand_dtype = self.kernels, x.shape, operand_dtype
         rows = _matrix(k, x)
         self.x_dtype = x.dtype
-        self.save(x=rows if self.needs("weight") else None, weight=weight)
+        self.save(x=rows if self.inputs[1].requires_grad else None, weight=weight)  # type: ignore[union-attr]
         added = bias
         if residual is not None:  # the product starts from it, which costs nothing beside a pass of its own
             added = reshaped(k, residual, (rows.shape[0], weight.shape[0]))
@@ -64,16 +64,17 @@ class Linear(Op):
         return y if rows is x else reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
-        k = self.kernels
+        k, (x, _, bias, _) = self.kernels, self.inputs
+        assert x is not None
         dx, dweight, dbias = linear_gradients(
             k,
             _matrix(k, dy),
             self.x,
             self.x_dtype,
             self.weight,
-            operand_dtype=self.operand_dtype,
-            for_x=self.needs("x"),
-            for_bias=self.needs("bias"),
+            self.operand_dtype,
+            x.requires_grad,
+            bias is not None and bias.requires_grad,
         )
         dx = None if dx is None else reshaped(k, dx, self.shape)
         return {"x": dx, "weight": dweight, "bias": dbias, "residual": dy}

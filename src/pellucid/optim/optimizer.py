@@ -154,7 +154,8 @@ class Optimizer:
         """One update from the gradients, which are clipped to `max_norm` first. Returns the norm before clipping, shape
         (), still on the device; None where `max_norm` is None and nothing is clipped. Parameters without a gradient
         stay as they are."""
-        self.prepare()
+        if self._kept_rows:
+            self.prepare()
         if max_norm is None:
             device = next((p.device for p in self.parameters.values() if p.grad is not None), None)
             if device is None:
