@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ..base import dtypes
+from ..base.dtypes import DType
 from ..base.errors import CheckpointError, ConfigError
 from ..device import Array
 from ..ops import zeros
@@ -81,6 +82,19 @@ def matching(pattern: str, names: Iterable[str], *, where: str, what: str) -> li
     return found
 
 
+@dataclass(slots=True)
+class _Alike:
+    """Parameters that one kernel call updates: the name of the first, the dtype of their gradients, whether they decay,
+    their weights, and the Arrays of each slot of their state."""
+
+    name: str
+    grad_dtype: DType
+    decays: bool
+    parameters: list[Parameter]
+    weights: list[Array]
+    state: list[list[Array]]
+
+
 class Optimizer:
     """What all share: parameters by name, the step count, clipping, state for checkpoints."""
 
@@ -111,6 +125,8 @@ class Optimizer:
             for name in matching(group.pattern, given, where=where, what="a group"):
                 self.groups.setdefault(name, group)  # the first match counts
         self._kept_rows: dict[str, int] = {}
+        self._alike: list[_Alike] = []  # as they were at the last step: sorting them takes longer than updating a few
+        self._idle: list[Parameter] = []
         self._keys = {
             name: tuple(f"{name}.{slot}" for slot in self.slots_of(name, p)) for name, p in self.parameters.items()
         }
@@ -131,6 +147,7 @@ class Optimizer:
         if not 0 <= count < rows:
             raise ConfigError("keep_rows", f"not rows of {name}", got=count, expected=f"0 to {rows - 1}")
         self._kept_rows[name] = count
+        self._alike = []
 
     def prepare(self) -> None:
         """Clears the gradients of rows that stay; call it between backward and clipping."""
@@ -169,28 +186,51 @@ class Optimizer:
     def apply(self, scale: Tensor) -> None:
         """One update with every gradient multiplied by `scale`, shape ()."""
         self.steps += 1
-        together: dict[tuple[Any, ...], list[list[Array]]] = {}
-        lists: list[list[Array]] = []
-        state, last, everyone, usual = self.state, None, self.learning_rate, self.weight_decay
-        special = self.groups or self._kept_rows
+        gradients = self._gradients()
+        if gradients is None:
+            self._alike, self._idle = self._sorted()
+            gradients = self._gradients() or []
+        for alike, grads in zip(self._alike, gradients, strict=True):
+            rate, decay = self.rate_and_decay(alike.name, alike.parameters[0])
+            self.update(alike.weights, grads, *alike.state, scale=scale.array, rate=rate, decay=decay)
+
+    def _gradients(self) -> list[list[Array]] | None:
+        """The gradients for each of `_alike`; None where parameters are no longer alike as they were."""
+        found: list[list[Array]] = []
+        for alike in self._alike:
+            grads: list[Array] = []
+            dtype, decays = alike.grad_dtype, alike.decays
+            for p, weight in zip(alike.parameters, alike.weights, strict=True):
+                grad = p.grad
+                if grad is None or p.array is not weight or p.decay is not decays:
+                    return None
+                array = grad.array
+                if array.dtype is not dtype:
+                    return None
+                grads.append(array)
+            found.append(grads)
+        if not found or any(p.grad is not None for p in self._idle):
+            return None
+        return found
+
+    def _sorted(self) -> tuple[list[_Alike], list[Parameter]]:
+        """The parameters with a gradient, together those of one rate, decay, dtypes and slots; and those without."""
+        together: dict[tuple[Any, ...], _Alike] = {}
+        idle: list[Parameter] = []
         for name, p in self.parameters.items():
             if p.grad is None:
+                idle.append(p)
                 continue
-            weight, grad = p.array, p.grad.array
-            rate, decay = self.rate_and_decay(name, p) if special else (everyone, usual if p.decay else 0.0)
-            keys = self._keys[name]
-            alike = rate, decay, weight.dtype, grad.dtype, len(keys)
-            if alike != last:
-                last = alike
-                if alike not in together:
-                    together[alike] = [[] for _ in range(2 + len(keys))]
-                lists = together[alike]
-            lists[0].append(weight)
-            lists[1].append(grad)
-            for slot, key in enumerate(keys, 2):
-                lists[slot].append(state[key].array)
-        for (rate, decay, *_), found in together.items():
-            self.update(*found, scale=scale.array, rate=rate, decay=decay)
+            keys, dtype = self._keys[name], p.grad.array.dtype
+            kind = (id(self.groups.get(name)), name in self._kept_rows, p.decay, p.array.dtype, dtype, len(keys))
+            alike = together.get(kind)
+            if alike is None:
+                alike = together[kind] = _Alike(name, dtype, p.decay, [], [], [[] for _ in keys])
+            alike.parameters.append(p)
+            alike.weights.append(p.array)
+            for slot, key in zip(alike.state, keys, strict=True):
+                slot.append(self.state[key].array)
+        return list(together.values()), idle
 
     def update(
         self, weights: list[Array], grads: list[Array], *state: list[Array], scale: Array, rate: float, decay: float
@@ -223,6 +263,7 @@ class Optimizer:
         for name, value in settings.items():
             if name != "kind":
                 setattr(self, name, value)
+        self._alike = []
 
 
 class SGD(Optimizer):
