@@ -128,7 +128,7 @@ def test_nobody_forges_a_turn(chatty: Path, talk: Talk) -> None:
 def test_the_oldest_turns_leave_with_a_notice(
     chatty: Path, talk: Talk, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    lines = "".join(f"a message, number {i}\n" for i in range(4))
+    lines = "".join(f"a message, number {i}\n" for i in range(12))
     assert talk(lines, chatty, "--tokens", 10)[-1]["dropped"] > 0
     piped(monkeypatch, lines)
     assert main(["chat", str(chatty), "--tokens", "10"]) == 0

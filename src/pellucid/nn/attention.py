@@ -226,7 +226,7 @@ def within(window: int, starts: Tensor | None, before: int, x: Tensor) -> Tensor
     if before + time <= window:
         return starts
     first = np.maximum(np.arange(before, before + time, dtype=np.int32) - (window - 1), 0)
-    first = np.broadcast_to(first, (batch, time))
-    if starts is not None:
-        first = np.maximum(first, starts.device.download(starts.array))
-    return tensor(np.ascontiguousarray(first), dtype=dtypes.int32, device=x.device)
+    found = tensor(np.ascontiguousarray(np.broadcast_to(first, (batch, time))), dtype=dtypes.int32, device=x.device)
+    if starts is None:
+        return found
+    return Tensor(x.device.kernels.maximum(found.array, starts.array))

@@ -8,6 +8,8 @@ the length. Sums down the columns of a matrix go through partial sums of fixed b
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
@@ -16,8 +18,8 @@ from .formats import load, store
 from .functions import inlined, larger, like, summing
 from .launch import kernel
 
-_PIECE = 1024  # elements summed in the element's own precision, in many partial sums, one a lane
-_STRIDED_PIECE = 256  # the same where the elements do not fill vectors, in few
+_PIECE = 256  # elements summed in the element's own precision, in many partial sums, one a lane
+_STRIDED_PIECE = 128  # the same where the elements do not fill vectors, in few
 
 
 def accumulator(dtype: DType) -> DType:
@@ -47,12 +49,17 @@ def sum_piece(x, i, d, n, zero):
 
 @inlined
 def sum_row(x, i, d, n):
-    """Sum of a row of floats, in float64."""
-    total = 0.0
+    """Sum of a row of floats, in float64; what adding a piece rounds away is kept and added at the end (Knuth, TAOCP
+    4.2.2)."""
+    total, lost = 0.0, 0.0
     piece = _PIECE if d == 1 else _STRIDED_PIECE
     for k in range(0, n, piece):
-        total += sum_piece(x, i + k * d, d, min(piece, n - k), like(0, load(x, i)))
-    return total
+        part = np.float64(sum_piece(x, i + k * d, d, min(piece, n - k), like(0, load(x, i))))
+        after = total + part
+        added = after - total
+        lost += (total - (after - added)) + (part - added)
+        total = after
+    return total + lost if lost == lost else total  # infinity leaves no number behind
 
 
 @inlined
