@@ -91,6 +91,31 @@ def test_models(kind: str, name: str, corpus: list[str], tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("name", [*OPTIONS, "spaces kept"])
+def test_offsets(kind: str, name: str, corpus: list[str], tmp_path: Path) -> None:
+    options = {"remove_extra_whitespaces": False} if name == "spaces kept" else OPTIONS[name]
+    content = trained(corpus, model_type=kind, **options)
+    (tmp_path / "m.model").write_bytes(content)
+    ours = SentencePieceTokenizer.read(tmp_path / "m.model")
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=content)
+    compared = 0
+    for text in [*HARD[:14], *random_texts(9, 400), "ｶﾞ ﬁne ㌔ e\u0301  \u00ad½ x\u200b ", *scalar_texts(901)]:
+        pieces = theirs.encode(text, out_type="immutable_proto").pieces
+        ids, offsets = ours.encode_offsets(text)
+        assert ids.tolist() == [piece.id for piece in pieces] == ours.encode(text).tolist()
+        for piece, (begin, end) in zip(pieces, offsets.tolist(), strict=True):
+            if piece.begin == piece.end:
+                # There, of ids that share a character, only the last one has it.
+                assert begin == piece.begin, repr(text)
+            else:
+                compared += 1
+                assert (begin, end) == (piece.begin, piece.end) or piece.id in range(ours.vocab_size) and (
+                    end == piece.end and begin <= piece.begin
+                ), (repr(text), piece, begin, end)
+    assert compared > 1000
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_real_texts(kind: str, real_texts: list[str], tmp_path: Path) -> None:
     for options in ({}, LLAMA):
         content = trained(real_texts[:-1:3], model_type=kind, **{**options, "vocab_size": 2000})

@@ -21,6 +21,7 @@ MARK = "\u2581"
 """What SentencePiece writes for a space: a lower one eighth block."""
 
 _RUN = re.compile(f"[{WHITE_SPACE}]+")
+_WORD = re.compile(f"[^{WHITE_SPACE}]+")
 
 Scheme = Literal["always", "first", "never"]
 
@@ -74,6 +75,17 @@ class Pretokenizer:
         ):
             text = MARK + text
         return text
+
+    def rewritten(self, text: str, *, first: bool) -> tuple[str, np.ndarray]:
+        """`rewrite`, and for each character of it the place of the one in `text` it stands for (`align.py`)."""
+        changed = self.rewrite(text, first=first)
+        if self.collapse:
+            # Each word has a mark of its own, so that nothing is left of the white space before it.
+            words = [(m.start(), m.end(), m[0].startswith(MARK)) for m in _WORD.finditer(text)]
+            parts = [np.arange(begin - (not marked), end).clip(begin) for begin, end, marked in words]
+            return changed, np.concatenate([np.empty(0, np.int64), *parts])
+        added = len(changed) - len(text)
+        return changed, (np.arange(len(changed)) - added).clip(0)
 
     def cut(self, data: np.ndarray, starts: np.ndarray) -> Words:
         """The words of rewritten texts; text k is bytes starts[k] to starts[k+1]-1."""

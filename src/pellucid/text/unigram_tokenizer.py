@@ -165,7 +165,7 @@ class UnigramTokenizer(StartedTokenizer):
         words, _ = split_words(data, edges)
         return self._model.encode_words(data, words)[0]
 
-    def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_offsets(self, text: str, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
         data, starts = marked_utf8([text], "UnigramTokenizer.encode_offsets")
         words, _ = split_words(data, starts)
         ids, id_starts, ends = self._model.encode_ends(data, words)
