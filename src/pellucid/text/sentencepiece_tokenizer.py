@@ -221,7 +221,7 @@ class SentencePieceTokenizer(StartedTokenizer):
     def _begins(self, text: str) -> tuple[np.ndarray, int]:
         """Where what became each character of `_spaced(text)` begins in `text`, and where the last of it ends."""
         v = self.vocabulary
-        mapped, begins, end = text, np.arange(len(text)), len(text)
+        mapped, begins, end, spaces = text, np.arange(len(text)), len(text), " "
         if v.charsmap is not None:
             parts = [text] if self._user_defined is None else self._user_defined.split(text)
             changes, at = [], 0
@@ -231,12 +231,14 @@ class SentencePieceTokenizer(StartedTokenizer):
                 at += len(part)
             begins = origins_of(len(text), (change[:3] for change in changes))
             mapped = self._mapped(text)
+            spaces += "".join(text[b:e] for b, e, _, c in changes if c == " ")
+        start = len(text) - len(text.lstrip(spaces)) if v.remove_extra_whitespaces else 0
         if v.remove_extra_whitespaces:
             codes = np.array([c == " " for c in mapped], np.bool_)
             kept = ~(codes & np.append(True, codes[:-1])[: len(codes)])
             mapped, begins = "".join(c for c, k in zip(mapped, kept.tolist(), strict=True) if k), begins[kept]
         if v.add_dummy_prefix and mapped:
-            mapped, begins = " " + mapped, np.concatenate([begins[:1], begins])
+            mapped, begins = " " + mapped, np.concatenate([[start], begins])
         if v.remove_extra_whitespaces and mapped:
             n = len(mapped.rstrip(" " + _SPACE if v.escape_whitespaces else " "))
             end = int(begins[n]) if n < len(begins) else end
