@@ -103,6 +103,8 @@ class Pretokenizer:
         that is no white space. Every pattern with a regular expression begins a piece there."""
         if not any(p.name in PATTERNS or p is SIMPLE["metaspace"] for p in self.cuts) or self.collapse:
             return 0
+        if any(" " in p.text for p in self.cuts):
+            return 0
         at = text.rfind(" ")
         while at > 0 and text[at - 1] in WHITE_SPACE:
             at = text.rfind(" ", 0, at)
