@@ -54,9 +54,7 @@ def write(path: Path, corpus: Path, tokenizer: Tokenizer, **options: object) -> 
 @pytest.mark.parametrize("kind", ["byte", "unigram"])
 def test_a_stopped_run_goes_on(kind: str, corpus: Path, tmp_path: Path) -> None:
     special = [END_OF_TEXT]
-    tokenizer = (
-        ByteTokenizer(special=special) if kind == "byte" else UnigramTokenizer.train(TEXT, 320, special=special)
-    )
+    tokenizer = ByteTokenizer(special=special) if kind == "byte" else UnigramTokenizer.train(TEXT, 320, special=special)
     want = tmp_path / "want.bin"
     count = write(want, corpus, tokenizer)
     path = tmp_path / "t.bin"
@@ -88,7 +86,8 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
         "def kill(done):\n"
         "    if done.tokens > 3_000_000:\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "TokenFile.write_documents(sys.argv[1], documents(sys.argv[2]), ByteTokenizer(), on_progress=kill, resume=True)\n"
+        "found = documents(sys.argv[2])\n"
+        "TokenFile.write_documents(sys.argv[1], found, ByteTokenizer(), on_progress=kill, resume=True)\n"
     )
     path = tmp_path / "t.bin"
     done = subprocess.run([sys.executable, "-c", program, str(path), str(tmp_path / "c.txt")], check=False)

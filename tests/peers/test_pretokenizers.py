@@ -68,7 +68,9 @@ def test_signs(part: dict[str, Any], tmp_path: Path) -> None:
     content["model"]["vocab"] |= {
         pair.replace(" ", ""): 1000 + i for i, pair in enumerate(content["model"]["merges"][36:])
     }
-    scalars = ["".join(f"{chr(c)}a{chr(c)}{chr(c)}a " for c in SCALARS[i : i + 500]) for i in range(0, len(SCALARS), 500)]
+    scalars = [
+        "".join(f"{chr(c)}a{chr(c)}{chr(c)}a " for c in SCALARS[i : i + 500]) for i in range(0, len(SCALARS), 500)
+    ]
     step = 1 if part["type"] == "BertPreTokenizer" else 37
     compare(content, tmp_path, [*TEXTS, *scalars[::step]])
     ours = load_tokenizer(tmp_path / "tokenizer.json")

@@ -17,7 +17,17 @@ from dataclasses import asdict, dataclass
 from typing import IO
 
 from ..base.errors import DataError
-from ..base.files import StrPath, canonical_json, check_header, check_keys, check_target, read_json, reason, write_json
+from ..base.files import (
+    StrPath,
+    canonical_json,
+    check_header,
+    check_keys,
+    check_target,
+    read_json,
+    reason,
+    sync_folder,
+    write_json,
+)
 from ..base.locks import try_lock
 from ..text import Tokenizer
 from .sources import Documents
@@ -101,6 +111,7 @@ def write_resumable(
                 _note(part, done)
                 raise
             if not tokens:
+                os.unlink(part)
                 raise DataError(shown, "no tokens to write", expected="at least 1")
             file.flush()
             os.fsync(file.fileno())
@@ -109,6 +120,7 @@ def write_resumable(
             info = TokenFileInfo(dtype, tokenizer.fingerprint(), tokenizer.vocab_size, tokens, digest.hexdigest())
             give_name(path, info)
             os.replace(part, os.path.realpath(path))
+            sync_folder(os.path.dirname(part))
     except OSError as error:
         raise DataError(shown, f"cannot be written: {reason(error)}") from error
     return tokens

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def form_origins(text: str, form: str, begins: Callable[[str], bool]) -> np.ndar
     edges = [i for i, c in enumerate(text) if i == 0 or begins(c)]
     edges.append(len(text))
     changes = []
-    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+    for begin, end in pairwise(edges):
         part = text[begin:end]
         if unicodedata.normalize(form, part) != part:  # pyright: ignore[reportArgumentType]
             changes.append((begin, end, [begin + place for place in _form_places(part, form)]))

@@ -176,9 +176,7 @@ class BPEModel:
             return word[begin:end] + (self.suffix if end == len(word) else b"") in self._ids
 
         assert self.unknown is not None
-        sizes_of_unknown(
-            word, ids, sizes, self.unknown, known, fuse=self.fuse_unknown, characters=self.characters
-        )
+        sizes_of_unknown(word, ids, sizes, self.unknown, known, fuse=self.fuse_unknown, characters=self.characters)
 
     def _run(self, data: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids in a row, and how many each word has, -1 for a word that can't be (and has none in the row)."""

@@ -146,6 +146,7 @@ def at_string(text: str, behavior: str, *, invert: bool, where: str) -> Pattern:
         raise DataError(where, "not a behaviour", got=repr(behavior), expected=", ".join(BEHAVIORS))
     return Pattern("string", BEHAVIORS[behavior] | (INVERT if invert else 0), 0, text=text)
 
+
 _BY_REGEX = {regex: pattern.name for pattern in PATTERNS.values() for regex in pattern.regexes}
 
 
