@@ -100,7 +100,7 @@ def test_byte_pairs(corpus: Path, tmp_path: Path, run: Run) -> None:
     ids = run("encode", tmp_path / "s.json", "wind")["ids"]
     assert ids == run("encode", tmp_path / "s.json", "wind wind")["ids"][len(ids) :]
     assert run("decode", tmp_path / "s.json", *ids)["text"] == "wind"
-    run("encode", tmp_path / "t.json", "--corpus", corpus, "--out", tmp_path / "t.bin")
+    run("encode", tmp_path / "t.json", "--corpus", corpus, "--out", tmp_path / "t.bin", "--resume")
     tokens = TokenFile.open(tmp_path / "t.bin")
     tokens.check_tokenizer(loaded)
     assert loaded.decode(tokens.ids) == corpus.read_text()

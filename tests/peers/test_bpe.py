@@ -356,19 +356,6 @@ def test_real_text(real_texts: list[str]) -> None:
         assert ours.decode(ours.encode(text)) == text
 
 
-@pytest.mark.parametrize("name", ["as it is", "digits"])
-def test_offsets(name: str, hub_file: str, tmp_path: Path) -> None:
-    content = json.loads(hub_file) | CHANGES[name]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-    ours = load_tokenizer(tmp_path / "tokenizer.json")
-    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    for text in [*HARD[:12], *random_texts(5, 300)]:
-        ids, offsets = ours.encode_offsets(text)
-        expected = theirs.encode(text)
-        assert ids.tolist() == expected.ids
-        assert offsets.tolist() == [list(pair) for pair in expected.offsets], repr(text)
-
-
 def test_the_table_of_characters_is_what_its_script_writes() -> None:
     """Of characters that Python's own, older Unicode has; what later versions added is compared with `tokenizers`."""
     pytest.importorskip("regex")

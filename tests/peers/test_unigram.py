@@ -91,6 +91,29 @@ def test_models(kind: str, name: str, corpus: list[str], tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("name", [*OPTIONS, "spaces kept"])
+def test_offsets(kind: str, name: str, corpus: list[str], tmp_path: Path) -> None:
+    options = {"remove_extra_whitespaces": False} if name == "spaces kept" else OPTIONS[name]
+    content = trained(corpus, model_type=kind, **options)
+    (tmp_path / "m.model").write_bytes(content)
+    ours = SentencePieceTokenizer.read(tmp_path / "m.model")
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=content)
+    compared = 0
+    for text in [*HARD[:14], *random_texts(9, 400), "ｶﾞ ﬁne ㌔ e\u0301  \u00ad½ x\u200b ", *scalar_texts(901)]:
+        expected = theirs.encode(text, return_type="offset_mapping")
+        ids, offsets = ours.encode_offsets(text)
+        assert ids.tolist() == expected["ids"] == ours.encode(text).tolist()
+        following = [*offsets[1:, 0].tolist(), len(text)][: len(ids)]
+        for (begin, end), behind, other in zip(offsets.tolist(), following, expected["offsets"], strict=True):
+            # There, of ids that share a character, the last one alone has it.
+            shared = behind < end and other[1] == behind
+            assert begin == other[0], (repr(text), begin, end, other)
+            assert end == other[1] or shared, (repr(text), begin, end, other)
+            compared += not shared
+    assert compared > 1000
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_real_texts(kind: str, real_texts: list[str], tmp_path: Path) -> None:
     for options in ({}, LLAMA):
         content = trained(real_texts[:-1:3], model_type=kind, **{**options, "vocab_size": 2000})

@@ -79,9 +79,9 @@ def test_tokens_in_normalised_text(tmp_path: Path) -> None:
     assert loaded.encode("a<S>b").tolist() == [0, 7, 7, 7, 1]
     batch = loaded.encode_batch(["", "<s>", "ab<R>"], allowed_special="all")
     assert [ids.tolist() for ids in batch] == [[], [8], [5, 9]]
-    with pytest.raises(DataError) as refused:
-        loaded.encode_offsets("a", allowed_special="all")
-    assert str(refused.value) == "BPETokenizer.encode_offsets: tokens that are looked for in normalised text"
+    ids, offsets = loaded.encode_offsets("AB<s>ab<r><R>", allowed_special="all")
+    assert ids.tolist() == [5, 8, 5, 7, 7, 7, 9]
+    assert offsets.tolist() == [[0, 2], [2, 5], [5, 7], [7, 8], [8, 9], [9, 10], [10, 13]]
 
 
 def test_unigram_models_are_read_and_written(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from pellucid.text import (
     UnigramTokenizer,
     load_tokenizer,
 )
+from pellucid.text.normalize import CollapseSpaces, Replace
 
 TEXT = "كتابي على ميز ١٢٣ می\u200cخواهم e\u0301te\u0301 ÉTÉ\nسـلام بر تو\nfine words and a little more of them\n" * 4
 NORMALIZER = Normalizer([UnicodeForm("NFC"), Lowercase(), Persian()])
@@ -91,11 +92,18 @@ def test_a_normaliser_that_knows_its_ends_waits_for_all_of_the_text() -> None:
 def test_offsets() -> None:
     tokenizer = NormalizedTokenizer(ByteTokenizer(), NORMALIZER)
     assert tokenizer.encode_offsets("ab")[1].tolist() == [[0, 1], [1, 2]]
-    with pytest.raises(DataError) as error:
-        tokenizer.encode_offsets("AB")
-    assert str(error.value) == (
-        "NormalizedTokenizer.encode_offsets: offsets of a text that the normaliser changes. hint: normalise it first"
-    )
+    # What the normaliser makes of a text, with the places of what it was made of.
+    steps = [Prepend("> "), UnicodeForm("NFKC"), Lowercase(), Replace("ss", "ß"), CollapseSpaces(), Persian()]
+    tokenizer = NormalizedTokenizer(CharTokenizer("".join(map(chr, range(32, 0x700)))), Normalizer(steps))
+    text = "Gassi  ﬁne e\u0301 ك\u064b."
+    ids, offsets = tokenizer.encode_offsets(text)
+    assert ids.tolist() == tokenizer.encode(text).tolist()
+    assert [(tokenizer.decode([i]), text[a:b]) for i, (a, b) in zip(ids, offsets, strict=True)] == [
+        (">", "G"), (" ", "G"), ("g", "G"), ("a", "a"), ("ß", "s"), ("i", "i"), (" ", " "), ("f", "ﬁ"), ("i", "ﬁ"),
+        ("n", "n"), ("e", "e"), (" ", " "), ("é", "e"), (" ", " "), ("ک", "ك"), (".", "."),
+    ]  # fmt: skip
+    assert offsets[4].tolist() == [3, 4]
+    assert tokenizer.encode_offsets("")[1].shape == (0, 2)
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ class EncodeCommand:
     """The token file (.bin) a corpus is written to."""
     field: str = "text"
     """Key of the text in JSONL lines, or the column of a parquet file."""
+    resume: Flag = False
+    """Go on with the file that a stopped run with --resume left; it comes out the same."""
     pieces: Flag = False
     """Show what each id stands for."""
     special: Flag = False
@@ -93,6 +95,8 @@ def encode(arguments: list[str]) -> int:
         return _encode_corpus(options, options.corpus)
     if options.out is not None:
         raise ConfigError("--out", "needs a corpus", hint="--corpus PATH --out FILE")
+    if options.resume:
+        raise ConfigError("--resume", "needs a corpus", hint="--corpus PATH --out FILE")
     tokenizer = load_tokenizer(options.tokenizer)
     text = _stdin() if options.text is None else options.text
     ids = tokenizer.encode(text, allowed_special="all" if options.special else ())
@@ -116,11 +120,13 @@ def _encode_corpus(options: EncodeCommand, corpus: Path) -> int:
     tokenizer = load_tokenizer(options.tokenizer)
     found = documents(corpus, field=options.field)
     with Encoding() as progress:
-        count = TokenFile.write_documents(options.out, found, tokenizer, eos=tokenizer.eot, on_progress=progress)
+        count = TokenFile.write_documents(
+            options.out, found, tokenizer, eos=tokenizer.eot, on_progress=progress, resume=options.resume
+        )
     done = progress.last
     nbytes, seconds = options.out.stat().st_size, done.seconds if done else 0.0
     out = Output(options.json)
-    rate = found.bytes_total / max(seconds, 1e-9)
+    rate = (found.bytes_total - (done.bytes_skipped if done else 0)) / max(seconds, 1e-9)
     out.facts(
         {
             "token file": options.out,

@@ -42,11 +42,14 @@ class Documents(Iterator[str]):
     """The strings of `documents`, and how far the files have been read.
 
     bytes_total: of all files, as they lie on the disk. bytes_read: how many of them the strings so far came from; a
-    little more, since files are read ahead.
+    little more, since files are read ahead. files: name, size, time (ns) of each file, and the field read: what the
+    strings are of.
     """
 
     def __init__(self, files: list[Path], field: str) -> None:
-        self._sizes = [file.stat().st_size for file in files]
+        found = [file.stat() for file in files]
+        self._sizes = [stat.st_size for stat in found]
+        self.files = [[os.fspath(f), s.st_size, s.st_mtime_ns, field] for f, s in zip(files, found, strict=True)]
         self.bytes_total = sum(self._sizes)
         self._done = 0
         self._tell: Callable[[], int] = int

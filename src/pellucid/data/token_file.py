@@ -21,6 +21,7 @@ from ..base.rng import Generator
 from ..text import Tokenizer
 from .batch import Ids, TokenBatch
 from .sources import read_jsonl
+from .token_resume import write_resumable
 from .token_writer import ITEM_BYTES, Encoded, TokenFileInfo, encoded, write_ids
 
 _BLOCK = 1 << 20  # tokens
@@ -206,6 +207,7 @@ class TokenFile:
         *,
         eos: int | None = None,
         on_progress: Callable[[Encoded], object] | None = None,
+        resume: bool = False,
     ) -> int:
         """Encodes documents into a token file in constant memory, with its side file; returns the number of tokens.
 
@@ -215,10 +217,15 @@ class TokenFile:
             tokenizer: makes the ids.
             eos: the id after each document (usually `tokenizer.eot`), or None for nothing between them.
             on_progress: called after each batch has been written.
+            resume: a run that fails or is killed leaves `path`.part, from which the next one with `resume` goes on; the
+                file comes out the same. Only for documents of files.
 
         Raises:
-            DataError: text that can't be read or encoded (the document is named), or no tokens at all.
+            DataError: text that can't be read or encoded (the document is named), or no tokens at all; with `resume`,
+                a part of another corpus or tokenizer, or a damaged one.
         """
+        if resume:
+            return write_resumable(path, documents, tokenizer, eos, on_progress)
         return write_ids(path, encoded(documents, tokenizer, eos, on_progress), tokenizer=tokenizer)
 
     @staticmethod

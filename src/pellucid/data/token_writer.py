@@ -88,7 +88,7 @@ class Encoded:
     """How far a corpus has been encoded and written.
 
     documents: those that are complete. tokens: in the file so far. bytes_read, bytes_total: of the source, None where
-    nobody knows. seconds: since the beginning.
+    nobody knows. seconds: since the beginning. bytes_skipped: of bytes_read, those that an earlier run had encoded.
     """
 
     documents: int
@@ -96,13 +96,14 @@ class Encoded:
     bytes_read: int | None
     bytes_total: int | None
     seconds: float
+    bytes_skipped: int = 0
 
     @property
     def seconds_left(self) -> float | None:
         """Time to the end at the rate so far, or None where that isn't known."""
-        if not self.bytes_read or self.bytes_total is None:
+        if not self.bytes_read or self.bytes_total is None or self.bytes_read <= self.bytes_skipped:
             return None
-        return self.seconds * (self.bytes_total - self.bytes_read) / self.bytes_read
+        return self.seconds * (self.bytes_total - self.bytes_read) / (self.bytes_read - self.bytes_skipped)
 
 
 def side_file(path: StrPath) -> str:
@@ -132,21 +133,45 @@ def write_ids(path: StrPath, parts: Iterable[np.ndarray], *, tokenizer: Tokenize
     with replacing(path, sweep=True) as write:
         for ids in parts:
             for begin in range(0, len(ids), _BLOCK):
-                block = _little_endian(ids[begin : begin + _BLOCK], dtype, count, limit, shown)
+                block = little_endian(ids[begin : begin + _BLOCK], dtype, count, limit, shown)
                 write(block.data)
                 digest.update(block.data)
                 count += len(block)
         if not count:
             raise DataError(shown, "no tokens to write", expected="at least 1")
-        try:
-            for name in (os.path.realpath(path), side_file(path)):
-                with suppress(FileNotFoundError):
-                    os.unlink(name)
-        except OSError as error:
-            raise DataError(shown, f"cannot be written: {reason(error)}") from error
+        info = None
         if tokenizer is not None:
-            TokenFileInfo(dtype, tokenizer.fingerprint(), tokenizer.vocab_size, count, digest.hexdigest()).save(path)
+            info = TokenFileInfo(dtype, tokenizer.fingerprint(), tokenizer.vocab_size, count, digest.hexdigest())
+        give_name(path, info)
     return count
+
+
+def give_name(path: StrPath, info: TokenFileInfo | None) -> None:
+    """Makes way for a new token file: the old one goes, then the description is exchanged. Raises DataError."""
+    try:
+        for name in (os.path.realpath(path), side_file(path)):
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+    except OSError as error:
+        raise DataError(os.fspath(path), f"cannot be written: {reason(error)}") from error
+    if info is not None:
+        info.save(path)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Batches and tokens of a corpus that have been written before."""
+
+    batches: int
+    tokens: int
+
+
+NOTHING = Progress(0, 0)
+
+
+def together() -> int:
+    """Characters of a batch, on which the batches of a corpus depend."""
+    return _TOGETHER
 
 
 def encoded(
@@ -154,19 +179,24 @@ def encoded(
     tokenizer: Tokenizer,
     eos: int | None,
     on_progress: Callable[[Encoded], object] | None = None,
+    *,
+    done: Progress = NOTHING,
 ) -> Iterator[np.ndarray]:
-    """Ids of the documents, a batch at a time, with `eos` after each document."""
-    began, tokens, done = time.perf_counter(), 0, 0
+    """Ids of the documents, a batch at a time, with `eos` after each document. Batches that are done are read over."""
+    began, tokens, complete, skipped = time.perf_counter(), done.tokens, 0, 0
     source = documents if isinstance(documents, Documents) else None
-    for batch, read in _ready(documents, tokenizer):
+    for number, (batch, read) in enumerate(_ready(documents, tokenizer)):
+        if number < done.batches:
+            complete, skipped, began = complete + int(batch.ends.sum()), read or 0, time.perf_counter()
+            continue
         ids, starts = _encode(tokenizer, batch)
         out = ids if eos is None else _with_ends(ids, starts, batch.ends, eos)
-        tokens, done = tokens + len(out), done + int(batch.ends.sum())
+        tokens, complete = tokens + len(out), complete + int(batch.ends.sum())
         yield out
         # By now it has been written.
         if on_progress is not None:
             total = None if source is None else source.bytes_total
-            on_progress(Encoded(done, tokens, read, total, time.perf_counter() - began))
+            on_progress(Encoded(complete, tokens, read, total, time.perf_counter() - began, skipped))
 
 
 @dataclass(frozen=True)
@@ -257,7 +287,10 @@ def _with_ends(ids: np.ndarray, starts: np.ndarray, ends: np.ndarray, eos: int) 
     return out
 
 
-def _little_endian(ids: np.ndarray, dtype: str, position: int, limit: int, shown: str) -> np.ndarray:
+def little_endian(ids: np.ndarray, dtype: str, position: int, limit: int, shown: str) -> np.ndarray:
+    """Ids as they stand in a file. Raises DataError for what is no id from 0 to `limit`."""
+    if not len(ids):
+        return np.empty(0, f"<u{ITEM_BYTES[dtype]}")
     if ids.dtype.kind not in "iu" or ids.ndim != 1:
         got = f"{ids.dtype} with shape {ids.shape}"
         raise DataError(shown, "ids are not a list of integers", got=got, expected="one dimension of an integer type")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..base.errors import DataError
+from .align import sizes_of_unknown
 from .bpe_tables import (
     BYTES,
     CHARACTER,
@@ -157,6 +158,25 @@ class BPEModel:
         id_starts = np.zeros(len(starts), np.int64)
         np.cumsum(counts, out=id_starts[1:])
         return ids, id_starts
+
+    def encode_ends(self, data: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`encode_words`, and ends: int64, the byte of its word behind the last one of each id."""
+        ids, id_starts = self.encode_words(data, starts)
+        sizes = self.lengths()[ids]
+        if self.unknown is not None:
+            at = np.flatnonzero(ids == self.unknown)
+            for k in np.unique(np.searchsorted(id_starts, at, side="right") - 1).tolist():
+                word, first, last = data[starts[k] : starts[k + 1]].tobytes(), id_starts[k], id_starts[k + 1]
+                self._measure_unknown(word, ids[first:last].tolist(), sizes[first:last])
+        ends = np.cumsum(sizes)
+        return ids, id_starts, ends - np.repeat(starts[:-1], np.diff(id_starts))
+
+    def _measure_unknown(self, word: bytes, ids: list[int], sizes: np.ndarray) -> None:
+        def known(begin: int, end: int) -> bool:
+            return word[begin:end] + (self.suffix if end == len(word) else b"") in self._ids
+
+        assert self.unknown is not None
+        sizes_of_unknown(word, ids, sizes, self.unknown, known, fuse=self.fuse_unknown, characters=self.characters)
 
     def _run(self, data: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids in a row, and how many each word has, -1 for a word that can't be (and has none in the row)."""

@@ -12,7 +12,7 @@ from .bpe import BPEModel
 from .bpe_train import distinct_words, learn_merges
 from .normalize import Normalizer, Prepend
 from .parts import Parts
-from .patterns import DROP_SPACE, pattern_named
+from .patterns import pattern_named
 from .pipeline import PipelineTokenizer
 from .pretokenize import Pretokenizer
 from .special import AddedToken, check_size, numbered
@@ -32,7 +32,7 @@ class BPETokenizer(PipelineTokenizer):
     def _encode_other(self, raw: bytes, valid: int) -> np.ndarray:
         """As tiktoken has it (`CoreBPE.encode_bytes`): the text before is cut into words; the last of them, with white
         space before it if it is white space, and all that follows are one word."""
-        if self.model.characters or any(cut.flags & DROP_SPACE for cut in self.parts.pretokenizer.cuts):
+        if self.model.characters or any(cut.drops for cut in self.parts.pretokenizer.cuts):
             return super()._encode_other(raw, valid)
         text, rest = raw[:valid].decode("utf-8"), raw[valid:]
         pieces = self.cut_special(text, allowed_special=())
@@ -82,7 +82,7 @@ class BPETokenizer(PipelineTokenizer):
         """
         where = f"{cls.__name__}.train"
         cut = pattern_named(pattern, where)
-        if cut.flags & DROP_SPACE:
+        if cut.drops:
             raise DataError(where, "a pattern that drops white space, which bytes can't bring back", got=repr(pattern))
         if not isinstance(min_frequency, int) or not 1 <= min_frequency < 1 << 63:
             raise DataError(where, "not a count", got=min_frequency, expected="min_frequency of 1 or more")

@@ -41,7 +41,7 @@ class ByteTokenizer(Tokenizer):
     def _encode_other(self, raw: bytes, valid: int) -> np.ndarray:
         return np.frombuffer(raw, dtype=np.uint8).astype(np.uint32)
 
-    def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_offsets(self, text: str, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
         ids = self._encode(text)
         at = np.arange(len(ids))
         return ids, character_offsets(ids.astype(np.uint8), at, at + 1)

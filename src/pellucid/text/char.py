@@ -99,7 +99,7 @@ class CharTokenizer(Tokenizer):
             )
         return ids
 
-    def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_offsets(self, text: str, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
         at = np.arange(len(text), dtype=np.int64)
         return self._encode(text), np.stack([at, at + 1], axis=1)
 

@@ -22,6 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..base.errors import DataError
+from .align import origins_of
 
 _WHERE = "CharsMap"
 _LARGEST = 1 << 20  # bytes; SentencePiece's own maps take a quarter of it
@@ -67,6 +68,19 @@ class CharsMap:
         # A match is a run for `longest` or one character; characters that stay are passed over by the scanner alone,
         # which is ten times as fast as `str.translate` on text that is not ASCII.
         return found.look.sub(lambda m: found.longest(m[0]) if len(m[0]) > 1 else found.single.get(m[0], m[0]), text)
+
+    def changes(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """Characters begin to end-1 that a key is found in, and what they become."""
+        for match in self._map.look.finditer(text):
+            at = match.start()
+            for part, content in self._map.parts(match[0]):
+                if part != content:
+                    yield at, at + len(part), content
+                at += len(part)
+
+    def origins(self, text: str) -> np.ndarray:
+        found = self.changes(text)
+        return origins_of(len(text), ((b, e, [min(b + i, e - 1) for i in range(len(c))]) for b, e, c in found))
 
 
 class _Trie:
@@ -128,7 +142,11 @@ class _Trie:
 
     def longest(self, text: str) -> str:
         """`text` with the longest key at each position replaced."""
-        raw, at, parts = text.encode("utf-8"), 0, []
+        return "".join(content for _, content in self.parts(text))
+
+    def parts(self, text: str) -> Iterator[tuple[str, str]]:
+        """The longest key at each position, or the character there, and what it becomes."""
+        raw, at = text.encode("utf-8"), 0
         while at < len(raw):
             end, leaf, node = at + _width(raw[at]), -1, 0
             for i in range(at, len(raw)):
@@ -137,9 +155,9 @@ class _Trie:
                     break
                 if int(self.units[node]) & _LEAF:
                     end, leaf = i + 1, node
-            parts.append(raw[at:end].decode("utf-8") if leaf < 0 else self._value(leaf))
+            part = raw[at:end].decode("utf-8")
+            yield part, part if leaf < 0 else self._value(leaf)
             at = end
-        return "".join(parts)
 
     def _below(self, nodes: list[int]) -> Iterator[tuple[int, int, int]]:
         """Every node under `nodes`: the number of its parent in the list, its label, itself."""

@@ -13,7 +13,7 @@ from typing import Any
 from ..base.errors import DataError
 from .charsmap import CharsMap
 from .normalize import Lowercase, Normalizer, Prepend, Replace, Step, Strip, StripAccents, UnicodeForm
-from .patterns import DROP_SPACE, PATTERNS, SIMPLE, pattern_of
+from .patterns import DROP_SPACE, PATTERNS, SIMPLE, Pattern, at_string, pattern_of
 from .pretokenize import MARK, Pretokenizer
 
 _DEEPEST = 8  # sequences inside sequences
@@ -142,12 +142,29 @@ def read_pretokenizer(item: Any) -> tuple[Pretokenizer, bool]:
             found = _with(found, SIMPLE["white_space"])
         elif kind == "Metaspace":
             found = _metaspace(part, found)
+        elif kind == "BertPreTokenizer":
+            record(part, {"type": ""}, kind)
+            found = _with(_with(found, SIMPLE["white_space"]), SIMPLE["signs"])
+        elif kind == "Punctuation":
+            found = _with(found, _punctuation(part))
+        elif kind == "CharDelimiterSplit":
+            text = _typed(record(part, {"type": "", "delimiter": ""}, kind), kind, delimiter=str)["delimiter"]
+            found = _with(found, at_string(text, "Removed", invert=False, where=kind))
         else:
             raise _unknown(part, where)
     return found, byte_level
 
 
-def _with(found: Pretokenizer, pattern: Any) -> Pretokenizer:
+def _punctuation(part: dict[str, Any]) -> Pattern:
+    behavior = record(part, {"type": "", "behavior": "Isolated"}, "Punctuation")["behavior"]
+    kinds = {"Isolated": SIMPLE["signs"], "Contiguous": SIMPLE["runs_of_signs"]}
+    if not isinstance(behavior, str) or behavior not in kinds:
+        expected = " or ".join(kinds)
+        raise refuse("Punctuation", "a behaviour that is not supported", got=repr(behavior), expected=expected)
+    return kinds[behavior]
+
+
+def _with(found: Pretokenizer, pattern: Pattern) -> Pretokenizer:
     return replace(found, cuts=(*found.cuts, pattern))
 
 
@@ -161,12 +178,13 @@ def _byte_level(part: dict[str, Any], found: Pretokenizer) -> Pretokenizer:
     return _with(found, PATTERNS["gpt2"]) if options["use_regex"] else found
 
 
-def _split(part: dict[str, Any]) -> Any:
+def _split(part: dict[str, Any]) -> Pattern:
     defaults = {"type": "", "pattern": {}, "behavior": "", "invert": False}
     options = record(part, defaults, "Split")
     kind, text = _pattern(options["pattern"], "Split")
-    if kind != "Regex":
-        raise refuse("Split", "a pattern of plain characters is not supported", got=repr(text))
+    _typed(options, "Split", behavior=str, invert=bool)
+    if kind == "String":
+        return at_string(text, options["behavior"], invert=options["invert"], where="Split")
     pattern = pattern_of(text, "Split")
     # The other patterns match all of a text, so that nothing is left between their matches.
     allowed = [("Removed", True)] + ([] if pattern.flags & DROP_SPACE else [("Isolated", False), ("Isolated", True)])

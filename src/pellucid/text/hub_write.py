@@ -17,7 +17,7 @@ from .bpe import BPEModel
 from .charsmap import CharsMap
 from .normalize import Lowercase, Normalizer, Persian, Prepend, Replace, Strip, StripAccents, UnicodeForm
 from .parts import Parts
-from .patterns import DROP_SPACE, PATTERNS, SIMPLE, Pattern
+from .patterns import BEHAVIORS, DROP_SPACE, INVERT, PATTERNS, SIMPLE, Pattern
 from .pretokenize import MARK
 from .special import AddedToken
 from .unigram import UnigramModel
@@ -127,6 +127,12 @@ def _cut(pattern: Pattern) -> dict[str, Any]:
         return {"type": "Digits", "individual_digits": pattern.name == "digits"}
     if pattern is SIMPLE["white_space"]:
         return {"type": "WhitespaceSplit"}
+    if pattern in (SIMPLE["signs"], SIMPLE["runs_of_signs"]):
+        return {"type": "Punctuation", "behavior": "Isolated" if pattern.numbers else "Contiguous"}
+    if pattern.text:
+        behavior = next(name for name, flag in BEHAVIORS.items() if flag == pattern.flags & ~INVERT)
+        invert = pattern.flags & INVERT != 0
+        return {"type": "Split", "pattern": {"String": pattern.text}, "behavior": behavior, "invert": invert}
     if not PATTERNS[pattern.name].regexes:
         raise DataError(_WHERE, "a pattern that the format can't express", got=pattern.name)
     drops = bool(pattern.flags & DROP_SPACE)

@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
+import numpy as np
+
 from ..base.config import from_dict, to_dict
 from ..base.errors import ConfigError, DataError
+from .align import form_origins, origins_of
 from .charsmap import CharsMap
 from .special import WHITE_SPACE
 
@@ -45,7 +48,7 @@ Digits = Literal["persian", "latin"]
 
 class Step(Protocol):
     """One step: text in, text out. `local`: the result for a text is that of its parts put together, wherever it is
-    cut before a character that `Normalizer.settled` accepts."""
+    cut before a character that `Normalizer.settled` accepts. `origins`: where its characters came from (`align.py`)."""
 
     kind: ClassVar[str]
 
@@ -53,6 +56,8 @@ class Step(Protocol):
     def local(self) -> bool: ...
 
     def __call__(self, text: str) -> str: ...
+
+    def origins(self, text: str) -> np.ndarray: ...
 
 
 class _Local:
@@ -76,6 +81,9 @@ class UnicodeForm(_Local):
     def __call__(self, text: str) -> str:
         return text if text.isascii() else unicodedata.normalize(self.form, text)
 
+    def origins(self, text: str) -> np.ndarray:
+        return origins_of(len(text), ()) if self(text) == text else form_origins(text, self.form, _begins)
+
 
 @dataclass(frozen=True)
 class Lowercase(_Local):
@@ -88,6 +96,10 @@ class Lowercase(_Local):
             text = _NEW_CAPITALS.sub(lambda m: _NEW_SMALL[m[0]], text.replace("Σ", "σ"))
         return text.lower()
 
+    def origins(self, text: str) -> np.ndarray:
+        longer = ((i, len(c.lower())) for i, c in enumerate(text) if not c.isascii() and len(c.lower()) > 1)
+        return origins_of(len(text), ((i, i + 1, [i] * n) for i, n in longer))
+
 
 @dataclass(frozen=True)
 class StripAccents(_Local):
@@ -96,7 +108,10 @@ class StripAccents(_Local):
     kind: ClassVar[str] = "strip_accents"
 
     def __call__(self, text: str) -> str:
-        return text if text.isascii() else "".join(c for c in text if not unicodedata.category(c).startswith("M"))
+        return text if text.isascii() else "".join(c for c in text if not _is_mark(c))
+
+    def origins(self, text: str) -> np.ndarray:
+        return np.array([i for i, c in enumerate(text) if not _is_mark(c)], np.int64)
 
 
 @dataclass(frozen=True)
@@ -144,6 +159,10 @@ class Replace:
             return text.replace(self.pattern, self.content)
         return self._compiled.sub(lambda _: self.content, text)
 
+    def origins(self, text: str) -> np.ndarray:
+        found = (self._compiled or re.compile(re.escape(self.pattern))).finditer(text)
+        return origins_of(len(text), ((m.start(), m.end(), [m.end() - 1] * len(self.content)) for m in found))
+
 
 @dataclass(frozen=True)
 class Prepend(_Whole):
@@ -154,6 +173,9 @@ class Prepend(_Whole):
 
     def __call__(self, text: str) -> str:
         return self.content + text if text else text
+
+    def origins(self, text: str) -> np.ndarray:
+        return origins_of(len(text), [(0, 0, [0] * len(self.content))] if text else ())
 
 
 @dataclass(frozen=True)
@@ -169,6 +191,10 @@ class Strip(_Whole):
             text = _LEADING.sub("", text)
         return _TRAILING.sub("", text) if self.right else text
 
+    def origins(self, text: str) -> np.ndarray:
+        begin = len(text) - len(_LEADING.sub("", text)) if self.left else 0
+        return np.arange(begin, begin + len(self(text)))
+
 
 @dataclass(frozen=True)
 class CollapseSpaces(_Whole):
@@ -178,6 +204,11 @@ class CollapseSpaces(_Whole):
 
     def __call__(self, text: str) -> str:
         return _SPACES.sub(" ", text).strip(" ")
+
+    def origins(self, text: str) -> np.ndarray:
+        kept = origins_of(len(text), ((m.start(), m.end(), [m.start()]) for m in _SPACES.finditer(text)))
+        begin = int(text.startswith(" "))
+        return kept[begin : begin + len(self(text))]
 
 
 @dataclass(frozen=True)
@@ -204,6 +235,11 @@ class Persian(_Local):
     def __call__(self, text: str) -> str:
         found, table = _persian(self.digits, self.diacritics)
         return text if text.isascii() else found.sub(lambda m: table[m[0]], text)
+
+    def origins(self, text: str) -> np.ndarray:
+        found, table = _persian(self.digits, self.diacritics)
+        changes = ((m.start(), m.end(), [m.start()] * len(table[m[0]])) for m in found.finditer(text))
+        return origins_of(len(text), changes)
 
 
 @cache
@@ -239,6 +275,16 @@ class Normalizer:
         for step in self.steps:
             text = step(text)
         return text
+
+    def origins(self, text: str) -> tuple[str, np.ndarray]:
+        """The normalised text, and for each of its characters the place of the one in `text` it stands for."""
+        found = np.arange(len(text))
+        for step in self.steps:
+            normal = step(text)
+            if normal != text:
+                found = found[step.origins(text)]
+                text = normal
+        return text, found
 
     def settled(self, text: str) -> int:
         """How many leading characters can be normalised now, whatever follows: `n(text)` is `n(text[:k]) + n(text[k:])`
@@ -293,6 +339,10 @@ def _steps(content: Sequence[Any]) -> Iterator[Step]:
             yield from_dict(STEPS[item["type"]], {k: v for k, v in item.items() if k != "type"}, where=where)
         except ConfigError as error:
             raise DataError(error.where, error.what, got=error.got, expected=error.expected, hint=error.hint) from None
+
+
+def _is_mark(c: str) -> bool:
+    return unicodedata.category(c).startswith("M")
 
 
 @cache

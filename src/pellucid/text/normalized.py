@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..base.errors import DataError
+from .align import through
 from .batch import IdBatch
 from .normalize import Normalizer
 from .tokenizer import Ids, StreamDecoder, Tokenizer
@@ -44,11 +45,10 @@ class NormalizedTokenizer(Tokenizer):
     def _encode_batch(self, texts: Sequence[str]) -> IdBatch:
         return self.inner._encode_batch([self.normalizer(text) for text in texts])
 
-    def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        if self.normalizer(text) != text:
-            where = "NormalizedTokenizer.encode_offsets"
-            raise DataError(where, "offsets of a text that the normaliser changes", hint="normalise it first")
-        return self.inner._encode_offsets(text)
+    def _encode_offsets(self, text: str, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
+        normal, origins = self.normalizer.origins(text)
+        ids, offsets = self.inner._encode_offsets(normal, first=first)
+        return ids, through(origins, offsets)
 
     def settled(self, text: str) -> int:
         # One of the last beginnings of a line or of a word that both the normaliser and the tokenizer behind it accept.

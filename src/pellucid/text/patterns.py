@@ -5,7 +5,8 @@ There is no regular-expression engine here: each pattern is a row of options for
 wants by the text of the expression; one that is not in this table is refused, for a scanner that is nearly right
 would give other ids for some texts.
 
-All of them cut a text into pieces without gaps, except CLIP's, which drops white space.
+All of them cut a text into pieces without gaps, except CLIP's, which drops white space. Cuts at one class of characters
+and at a string, which files also ask for, stand beside them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.errors import DataError
+from .special import has_surrogate
 
 CONTRACTION_FIRST = 1  # 's 't 're 've 'm 'll 'd is a piece
 CONTRACTION_LAST = 2  # it ends a word
@@ -29,16 +31,31 @@ DROP_SPACE = 2048  # white space is no piece
 DIGITS = 4096  # nothing but numbers is cut out
 SPACES = 8192  # nothing but white space is cut out
 METASPACE = 16384  # a piece begins at each U+2581
+SIGNS = 1 << 15  # punctuation is cut out (`BERT_SIGN`)
+
+# For cuts at a string (`compiled/literal.py`); without one of them, every occurrence is a piece.
+INVERT = 1 << 16  # what stands between two occurrences is the match
+DROP = 1 << 17  # matches are no pieces
+CONTIGUOUS = 1 << 18  # matches in a row are one piece
+JOIN_PREVIOUS = 1 << 19  # a match belongs to the piece before it, unless that is a match
+JOIN_NEXT = 1 << 20  # a match belongs to the piece behind it, unless that is a match
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """One scanner. `numbers` is how many digits a piece may have, 0 for any number; `regexes` are its expressions."""
+    """One scanner. `numbers` is how many digits or signs a piece may have, 0 for any number; `regexes` are its
+    expressions; `text` is the string that a cut at a string looks for."""
 
     name: str
     flags: int
     numbers: int
     regexes: tuple[str, ...] = ()
+    text: str = ""
+
+    @property
+    def drops(self) -> bool:
+        """Whether some of the text is in no piece."""
+        return self.flags & (DROP_SPACE | DROP) != 0
 
 
 _GPT2 = CONTRACTION_FIRST | SPACE_BEFORE | SPACE_SYMBOLS
@@ -105,9 +122,30 @@ SIMPLE = {
         Pattern("numbers", DIGITS, 0),
         Pattern("white_space", SPACES | DROP_SPACE, 0),
         Pattern("metaspace", METASPACE, 0),
+        Pattern("signs", SIGNS, 1),
+        Pattern("runs_of_signs", SIGNS, 0),
     )
 }
 """Simpler cuts that files name by type."""
+
+BEHAVIORS = {
+    "Removed": DROP,
+    "Isolated": 0,
+    "MergedWithPrevious": JOIN_PREVIOUS,
+    "MergedWithNext": JOIN_NEXT,
+    "Contiguous": CONTIGUOUS,
+}
+"""What files call the ways to cut at a string."""
+
+
+def at_string(text: str, behavior: str, *, invert: bool, where: str) -> Pattern:
+    """The cut at a string. Raises DataError for an empty one, and for another behaviour."""
+    if not text or has_surrogate(text):
+        raise DataError(where, "not a string to cut at", got=repr(text))
+    if behavior not in BEHAVIORS:
+        raise DataError(where, "not a behaviour", got=repr(behavior), expected=", ".join(BEHAVIORS))
+    return Pattern("string", BEHAVIORS[behavior] | (INVERT if invert else 0), 0, text=text)
+
 
 _BY_REGEX = {regex: pattern.name for pattern in PATTERNS.values() for regex in pattern.regexes}
 

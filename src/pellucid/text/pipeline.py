@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..base.errors import DataError
+from .align import through
 from .batch import IdBatch, character_offsets, utf8, utf8_batch
 from .hub_write import content_of
-from .normalize import Lowercase, Persian, Prepend, StripAccents, UnicodeForm
+from .normalize import Lowercase, Persian, StripAccents, UnicodeForm
 from .parts import Parts
 from .pretokenize import Words
 from .special import AddedToken, SpecialTokens
 from .started import StartedTokenizer
-from .unigram import UnigramModel
 
 # A space is a character by itself to these, so a text may be cut before it.
 _LOCAL = (UnicodeForm, Lowercase, StripAccents, Persian)
@@ -81,9 +81,26 @@ class PipelineTokenizer(StartedTokenizer):
     def encode_offsets(
         self, text: str, *, allowed_special: str | Collection[str] = ()
     ) -> tuple[np.ndarray, np.ndarray]:
-        if not self._added.allowed(allowed_special).isdisjoint(self._late_names):
-            raise DataError(f"{type(self).__name__}.encode_offsets", "tokens that are looked for in normalised text")
-        return super().encode_offsets(text, allowed_special=allowed_special)
+        self._check_text(text, "encode_offsets")
+        allowed = self._added.allowed(allowed_special)
+        if self._late is None or allowed.isdisjoint(self._late_names):
+            return super().encode_offsets(text, allowed_special=allowed_special)
+        late = frozenset(self._late_names[name] for name in allowed if name in self._late_names)
+        ids, offsets = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int64)]
+        for begin, end, number in self._added.cut(text, allowed.difference(self._late_names)):
+            if number is not None:
+                ids.append(np.array([number], np.uint32))
+                offsets.append(np.array([[begin, end]], np.int64))
+                continue
+            normal, origins = self._origins(text[begin:end])
+            for b, e, inner in self._late.cut(normal, late):
+                if inner is None:
+                    found, where = self._word_offsets(normal[b:e], first=begin == 0 and b == 0)
+                else:
+                    found, where = np.array([inner], np.uint32), np.array([[0, e - b]], np.int64)
+                ids.append(found)
+                offsets.append(through(origins, where + b) + begin)
+        return np.concatenate(ids), np.concatenate(offsets)
 
     @property
     def added(self) -> Mapping[str, AddedToken]:
@@ -131,40 +148,28 @@ class PipelineTokenizer(StartedTokenizer):
             texts = [pretokenizer.rewrite(text, first=first) for text in texts]
         return pretokenizer.cut(*utf8_batch(texts, f"{type(self).__name__}.encode"))
 
-    def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        parts, where = self.parts, f"{type(self).__name__}.encode_offsets"
-        utf8(text, where)
-        normal = parts.normalizer(text)
-        # What stands before the text can be counted off; any other change can't.
-        if normal != text and not all(isinstance(step, Prepend) for step in parts.normalizer.steps):
-            raise DataError(where, "offsets of a text that the normaliser changes", hint="normalise it first")
-        if parts.pretokenizer.collapse:
-            raise DataError(where, "offsets of a text whose white space is collapsed")
-        prepared = parts.pretokenizer.rewrite(normal, first=True)
-        data = np.frombuffer(utf8(prepared, where), np.uint8)
-        words = parts.pretokenizer.cut(data, np.array([0, len(data)]))
-        ids, begin, end = self._places(words.data, words.starts, where)
+    def _origins(self, text: str) -> tuple[str, np.ndarray]:
+        utf8(text, f"{type(self).__name__}.encode_offsets")
+        return self.parts.normalizer.origins(text)
+
+    def _encode_offsets(self, text: str, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
+        normal, origins = self._origins(text)
+        ids, offsets = self._word_offsets(normal, first=first)
+        return ids, through(origins, offsets)
+
+    def _word_offsets(self, normal: str, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of a normalised text, and the characters of it that each stands for."""
+        prepared, origins = self.parts.pretokenizer.rewritten(normal, first=first)
+        data = np.frombuffer(utf8(prepared, f"{type(self).__name__}.encode_offsets"), np.uint8)
+        words = self.parts.pretokenizer.cut(data, np.array([0, len(data)]))
+        ids, id_starts, ends = self.parts.model.encode_ends(words.data, words.starts)
+        counts = np.diff(id_starts)
+        end = ends.astype(np.int64) + np.repeat(words.starts[:-1], counts)
+        begin = np.concatenate([[0], end[:-1]])[: len(end)]
         if words.at is not None:
             end = np.where(end > begin, words.at[end - 1] + 1, words.at[begin])
             begin = words.at[begin]
-        offsets = character_offsets(data, begin, end)
-        return ids, np.clip(offsets - (len(prepared) - len(text)), 0, None)
-
-    def _places(self, data: np.ndarray, starts: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids of words, and the bytes each stands for, begin and end."""
-        model = self.parts.model
-        if isinstance(model, UnigramModel):
-            ids, id_starts, ends = model.encode_ends(data, starts)
-            ends = ends + np.repeat(starts[:-1], np.diff(id_starts))
-        else:
-            ids, id_starts = model.encode_words(data, starts)
-            if model.unknown is not None and (ids == model.unknown).any():
-                raise DataError(where, "offsets of a text with unknown characters")
-            ends = np.cumsum(model.lengths()[ids])
-        begins = np.empty(len(ids), np.int64)
-        begins[1:] = ends[:-1]
-        begins[id_starts[:-1][np.diff(id_starts) > 0]] = starts[:-1][np.diff(id_starts) > 0]
-        return ids, begins, np.asarray(ends, np.int64)
+        return ids, through(origins, character_offsets(data, begin, end))
 
     def settled(self, text: str) -> int:
         parts = self.parts

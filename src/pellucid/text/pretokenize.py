@@ -21,6 +21,7 @@ MARK = "\u2581"
 """What SentencePiece writes for a space: a lower one eighth block."""
 
 _RUN = re.compile(f"[{WHITE_SPACE}]+")
+_WORD = re.compile(f"[^{WHITE_SPACE}]+")
 
 Scheme = Literal["always", "first", "never"]
 
@@ -75,6 +76,17 @@ class Pretokenizer:
             text = MARK + text
         return text
 
+    def rewritten(self, text: str, *, first: bool) -> tuple[str, np.ndarray]:
+        """`rewrite`, and for each character of it the place of the one in `text` it stands for (`align.py`)."""
+        changed = self.rewrite(text, first=first)
+        if self.collapse:
+            # Each word has a mark of its own, so that nothing is left of the white space before it.
+            words = [(m.start(), m.end(), m[0].startswith(MARK)) for m in _WORD.finditer(text)]
+            parts = [np.arange(begin - (not marked), end).clip(begin) for begin, end, marked in words]
+            return changed, np.concatenate([np.empty(0, np.int64), *parts])
+        added = len(changed) - len(text)
+        return changed, (np.arange(len(changed)) - added).clip(0)
+
     def cut(self, data: np.ndarray, starts: np.ndarray) -> Words:
         """The words of rewritten texts; text k is bytes starts[k] to starts[k+1]-1."""
         cuts, at = starts, None
@@ -90,6 +102,8 @@ class Pretokenizer:
         """How many leading characters give the same words whatever follows: up to the last space after a character
         that is no white space. Every pattern with a regular expression begins a piece there."""
         if not any(p.name in PATTERNS or p is SIMPLE["metaspace"] for p in self.cuts) or self.collapse:
+            return 0
+        if any(" " in p.text for p in self.cuts):
             return 0
         at = text.rfind(" ")
         while at > 0 and text[at - 1] in WHITE_SPACE:

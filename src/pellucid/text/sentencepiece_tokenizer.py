@@ -20,7 +20,8 @@ import numpy as np
 from ..base.errors import DataError
 from ..base.files import StrPath, check_keys
 from ..base.rng import Generator
-from .batch import IdBatch, utf8_batch
+from .align import origins_of, sizes_of_unknown
+from .batch import IdBatch, character_offsets, utf8_batch
 from .charsmap import CharsMap
 from .native import compiled, shared
 from .sentencepiece import (
@@ -118,13 +119,7 @@ class SentencePieceTokenizer(StartedTokenizer):
         v = self.vocabulary
         if not text:
             return text
-        if v.charsmap is not None and not (self._plain_ascii and text.isascii() and text.isprintable()):
-            if self._user_defined is None:
-                text = v.charsmap(text)
-            else:
-                parts = self._user_defined.split(text)
-                parts[::2] = map(v.charsmap, parts[::2])
-                text = "".join(parts)
+        text = self._mapped(text)
         if v.remove_extra_whitespaces:
             if "  " in text:
                 text = _SPACES.sub(" ", text)
@@ -137,6 +132,17 @@ class SentencePieceTokenizer(StartedTokenizer):
             # SentencePiece looks for what the spaces have become by then, so a "▁" of the text goes with them.
             text = text.rstrip(" " + _SPACE if v.escape_whitespaces else " ")
         return text
+
+    def _mapped(self, text: str) -> str:
+        """The text with its characters replaced by the vocabulary's map."""
+        v = self.vocabulary
+        if v.charsmap is None or (self._plain_ascii and text.isascii() and text.isprintable()):
+            return text
+        if self._user_defined is None:
+            return v.charsmap(text)
+        parts = self._user_defined.split(text)
+        parts[::2] = map(v.charsmap, parts[::2])
+        return "".join(parts)
 
     @cached_property
     def _matched(self) -> np.ndarray:
@@ -177,6 +183,67 @@ class SentencePieceTokenizer(StartedTokenizer):
         if self.vocabulary.model == "unigram":
             return IdBatch(*self._model.encode_words(data, starts))
         return self._encode_bpe(data, starts)
+
+    def _encode_offsets(self, text: str, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
+        """As SentencePiece has it: what was dropped or put together belongs to what it was replaced by, or else to the
+        character before it."""
+        data, starts = self._seen([text], "SentencePieceTokenizer.encode_offsets")
+        v = self.vocabulary
+        if v.model == "unigram":
+            ids, _, ends = self._model.encode_ends(data, starts)
+        else:
+            ids = self._encode_bpe(data, starts).ids
+            sizes = self._sizes[ids]
+            if not v.byte_fallback and (ids == v.unknown).any():
+                raw, matched = data.tobytes(), self._matched_bytes
+                known = lambda begin, end: raw[begin:end] in matched  # noqa: E731
+                sizes_of_unknown(raw, ids.tolist(), sizes, v.unknown, known, fuse=True)
+            ends = np.cumsum(sizes)
+        last = ends.astype(np.int64)
+        inner = character_offsets(data, np.concatenate([[0], last[:-1]])[: len(last)], last)
+        begins, end = self._begins(text)
+        # A character reaches to the next one that came from another place.
+        edges = np.append(begins, end)
+        reach = edges[np.minimum(np.searchsorted(edges, begins, side="right"), len(begins))]
+        begin = edges[inner[:, 0]]
+        return ids, np.stack([begin, np.where(inner[:, 1] > inner[:, 0], reach[inner[:, 1] - 1], begin)], axis=1)
+
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        """Bytes of each piece in the text that the model sees."""
+        v = self.vocabulary
+        return np.array([1 if t == BYTE else len(p.encode()) for p, t in zip(v.pieces, v.types, strict=True)], np.int64)
+
+    @cached_property
+    def _matched_bytes(self) -> frozenset[bytes]:
+        return frozenset(self.vocabulary.pieces[i].encode() for i in np.flatnonzero(self._matched).tolist())
+
+    def _begins(self, text: str) -> tuple[np.ndarray, int]:
+        """Where what became each character of `_spaced(text)` begins in `text`, and where the last of it ends."""
+        v = self.vocabulary
+        mapped, begins, end, spaces = text, np.arange(len(text)), len(text), " "
+        if v.charsmap is not None:
+            parts = [text] if self._user_defined is None else self._user_defined.split(text)
+            changes, at = [], 0
+            for i, part in enumerate(parts):
+                if i % 2 == 0:
+                    changes += [(at + b, at + e, [at + b] * len(c), c) for b, e, c in v.charsmap.changes(part)]
+                at += len(part)
+            begins = origins_of(len(text), (change[:3] for change in changes))
+            mapped = self._mapped(text)
+            spaces += "".join(text[b:e] for b, e, _, c in changes if c == " ")
+        start = len(text) - len(text.lstrip(spaces)) if v.remove_extra_whitespaces else 0
+        if v.remove_extra_whitespaces:
+            codes = np.array([c == " " for c in mapped], np.bool_)
+            kept = ~(codes & np.append(True, codes[:-1])[: len(codes)])
+            mapped, begins = "".join(c for c, k in zip(mapped, kept.tolist(), strict=True) if k), begins[kept]
+        if v.add_dummy_prefix and mapped:
+            mapped, begins = " " + mapped, np.concatenate([[start], begins])
+        if v.remove_extra_whitespaces and mapped:
+            n = len(mapped.rstrip(" " + _SPACE if v.escape_whitespaces else " "))
+            end = int(begins[n]) if n < len(begins) else end
+            begins = begins[:n]
+        return begins, end
 
     def _seen(self, texts: Sequence[str], where: str) -> tuple[np.ndarray, np.ndarray]:
         """UTF-8 of the texts as the model sees them, in a row, and where each begins."""

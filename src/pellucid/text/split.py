@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .native import compiled, shared
-from .patterns import DROP_SPACE, Pattern
+from .patterns import Pattern
 from .unicode import classes
 
 _CHUNK = 1 << 15  # bytes a worker takes at once
@@ -24,24 +24,19 @@ def split(data: np.ndarray, starts: np.ndarray, pattern: Pattern) -> tuple[np.nd
     """Cuts pieces by a pattern.
 
     data: uint8, valid UTF-8; starts: int64 (n + 1). Returns the words' data and starts, and None, or, where the
-    pattern drops white space, the positions in `data` of the bytes that are left.
+    pattern drops some of it, the positions in `data` of the bytes that are left.
     """
     marks = np.zeros(len(data), np.uint8)
     if len(data):
-        index, pages = classes()
         n = len(starts) - 1
-        compiled("scan").split(
-            n,
-            grain(n, len(data)),
-            shared(data),
-            shared(starts),
-            shared(marks),
-            pattern.flags,
-            pattern.numbers,
-            shared(index),
-            shared(pages),
-        )
-    if not pattern.flags & DROP_SPACE:
+        arrays = [shared(data), shared(starts), shared(marks)]
+        if pattern.text:
+            text = np.frombuffer(pattern.text.encode("utf-8"), np.uint8)
+            compiled("literal").split(n, grain(n, len(data)), *arrays, shared(text), pattern.flags)
+        else:
+            tables = map(shared, classes())
+            compiled("scan").split(n, grain(n, len(data)), *arrays, pattern.flags, pattern.numbers, *tables)
+    if not pattern.drops:
         return data, np.append(np.flatnonzero(marks), len(data)), None
     # A byte is kept where the last mark at or before it began a piece.
     at = np.flatnonzero(marks)

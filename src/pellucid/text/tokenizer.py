@@ -127,15 +127,13 @@ class Tokenizer(ABC):
         self, text: str, *, allowed_special: str | Collection[str] = ()
     ) -> tuple[np.ndarray, np.ndarray]:
         """Ids of `text`, and (ids, 2) begin and end of the characters each stands for; of a character that is spread
-        over several ids, every one has all of it. Raises DataError as `encode`, and where the kind can't tell."""
+        over several ids, every one has all of it. Where a normaliser changes text, the characters are those of `text`
+        that the id's own came from (`align.py`). Raises DataError as `encode`, and where the kind can't tell."""
         self._check_text(text, "encode_offsets")
         ids, offsets = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int64)]
         for begin, end, number in self._added.cut(text, self._added.allowed(allowed_special)):
             if number is None:
-                if begin and self._position_matters:
-                    where = f"{type(self).__name__}.encode_offsets"
-                    raise DataError(where, "text behind a special token", hint="ask for the offsets of each part")
-                found, where = self._encode_offsets(text[begin:end])
+                found, where = self._encode_offsets(text[begin:end], first=begin == 0)
                 ids.append(found)
                 offsets.append(where + begin)
             else:
@@ -169,8 +167,8 @@ class Tokenizer(ABC):
         """`_encode` of many texts."""
         return IdBatch.of([self._encode(text) for text in texts])
 
-    def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """`_encode` with the characters of each id."""
+    def _encode_offsets(self, text: str, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
+        """`_encode`, or `_encode_rest` if not `first`, with the characters of each id."""
         raise DataError(f"{type(self).__name__}.encode_offsets", "this tokenizer doesn't know where an id comes from")
 
     def settled(self, text: str) -> int:

@@ -165,17 +165,17 @@ class UnigramTokenizer(StartedTokenizer):
         words, _ = split_words(data, edges)
         return self._model.encode_words(data, words)[0]
 
-    def _encode_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_offsets(self, text: str, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
         data, starts = marked_utf8([text], "UnigramTokenizer.encode_offsets")
         words, _ = split_words(data, starts)
         ids, id_starts, ends = self._model.encode_ends(data, words)
         last = ends.astype(np.int64) + np.repeat(words[:-1], np.diff(id_starts))
-        first = np.concatenate([[0], last[:-1]])[: len(last)]
+        begin = np.concatenate([[0], last[:-1]])[: len(last)]
         # A space where a line begins was written there by `marked_utf8`, and has no place in the text.
         begins = np.concatenate([[True], data[:-1] == ord("\n")])[: len(data)]
         before = np.concatenate([[0], np.cumsum(begins & (data == ord(" ")))])
         own = np.frombuffer(text.encode("utf-8"), np.uint8)
-        return ids, character_offsets(own, first - before[first], last - before[last])
+        return ids, character_offsets(own, begin - before[begin], last - before[last])
 
     def sample(self, text: str, *, generator: Generator, alpha: float = 0.1) -> np.ndarray:
         """Ids of a random segmentation of the same text (subword regularisation, Kudo 2018): each word is cut as

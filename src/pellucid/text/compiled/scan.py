@@ -24,12 +24,13 @@ from ..patterns import (
     NEWLINES,
     NEWLINES_LAST,
     PREFIX,
+    SIGNS,
     SLASH_LAST,
     SPACE_BEFORE,
     SPACE_SYMBOLS,
     SPACES,
 )
-from ..unicode import LETTER, LOWER, NEWLINE, NUMBER, PAGE, SPACE, UPPER
+from ..unicode import BERT_SIGN, LETTER, LOWER, NEWLINE, NUMBER, PAGE, SPACE, UPPER
 from .loops import loops
 
 _WORD = LETTER | NUMBER
@@ -222,7 +223,7 @@ def simple_piece(data, i, end, flags, numbers, index, pages):
         while after < end and not (data[after] == 0xE2 and data[after + 1] == 0x96 and data[after + 2] == 0x81):
             after += width(data[after])
         return after
-    mask = NUMBER if flags & DIGITS else SPACE
+    mask = NUMBER if flags & DIGITS else BERT_SIGN if flags & SIGNS else SPACE
     if not c & mask:
         return run_without(data, after, end, mask, index, pages)
     return after if numbers == 1 else run_of(data, after, end, mask, index, pages)
@@ -236,7 +237,7 @@ def split(lo, hi, data, starts, marks, flags, numbers, index, pages):
         while i < end:
             dropped = flags & DROP_SPACE and class_at(data, i, index, pages) & SPACE
             marks[i] = 2 if dropped else 1
-            if flags & (DIGITS | SPACES | METASPACE):
+            if flags & (DIGITS | SPACES | METASPACE | SIGNS):
                 i = simple_piece(data, i, end, flags, numbers, index, pages)
             else:
                 i = next_piece(data, i, end, flags, numbers, index, pages)
