@@ -13,17 +13,14 @@ import tyro
 
 from ..base.errors import CheckpointError, ConfigError, DataError
 from ..checkpoint import OpenedModel, open_model
-from ..data import Question, TokenFile, read_questions
+from ..data import Question, TokenFile, asked, overlap, read_questions, run_length
 from ..text import Tokenizer
 from ..train import (
     ChoiceResult,
     Evaluation,
-    asked,
     doubts,
     evaluate_choices,
     evaluate_file,
-    overlap,
-    run_length,
 )
 from .corpus import bytes_per_token, is_token_file, write_tokens
 from .output import Output, duration, note

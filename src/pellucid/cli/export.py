@@ -11,7 +11,7 @@ import tyro
 
 from ..base import dtypes
 from ..base.errors import ConfigError
-from ..checkpoint import Companions, OpenedModel, keep_model, load_into, open_model, parity, write_gguf, write_hub
+from ..checkpoint import Companions, OpenedModel, keep_model, open_model, parity, write_gguf, write_hub
 from ..checkpoint.published.gguf_read import holds_gguf
 from ..checkpoint.published.gguf_write import Precision
 from .output import Output, note
@@ -110,15 +110,6 @@ WRITERS: dict[str, Writer] = {
 }
 
 
-def _average(opened: OpenedModel) -> None:
-    """Puts the running mean of the weights in place of the weights."""
-    kept = None if opened.source.checkpoint is None else opened.source.checkpoint.average
-    if kept is None:
-        hint = "train with --ema 0.999"
-        raise ConfigError("--average", "no running mean of the weights was kept", got=opened.path, hint=hint)
-    load_into(dict(opened.model.named_parameters()), kept)
-
-
 def run(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
     options = parse(ExportCommand, arguments, command="export", help=HELP)
@@ -131,9 +122,7 @@ def run(arguments: list[str]) -> int:
     if options.shard_mb is not None and not (writer.shards and options.shard_mb >= 1):
         what = "must be at least 1" if writer.shards else f"--format {options.format} is one file"
         raise ConfigError("--shard-mb", what, got=options.shard_mb)
-    opened = open_model(options.path)
-    if options.average:
-        _average(opened)
+    opened = open_model(options.path, average=options.average)
     path = writer.write(opened, options)
     report(opened, path, options.precision, Output(options.json))
     return 0
