@@ -146,6 +146,11 @@ def test_merge_tells_what_it_did(base: Path, tmp_path: Path, capsys: pytest.Capt
     model = open_model(base).model
     add_lora(model, LORA)
     folder = save_lora(model, tmp_path / "adapter")
+    config = {"architecture": "TransformerLM", "model": to_dict(MODEL), "begin_ids": [3], "eos_ids": [5]}
+    tensors = dict(open_model(base).model.named_parameters())
+    save_checkpoint(base, tensors=tensors, config=config, state={})
     assert main(["merge", str(base), str(folder), str(tmp_path / "out"), "--json"]) == 0
+    merged = open_model(tmp_path / "out").source
+    assert (merged.begin_ids, merged.eos_ids) == ((3,), (5,))
     told = json.loads(capsys.readouterr().out)
     assert (told["rank"], told["merged"]) == (3, str(tmp_path / "out"))

@@ -203,6 +203,16 @@ def test_the_running_mean_is_that_of_its_equation_and_changes_no_weight(tokens: 
     )
 
 
+def test_the_mean_leaves_what_is_frozen_as_it_is(tokens: TokenFile, tmp_path: Path) -> None:
+    run = trainer(tokens, tmp_path / "a", replace(TRAIN, ema=0.6, freeze=("*mlp*",)))
+    run.run()
+    assert run.average is not None
+    assert not any("mlp" in name for name in run.average.tensors)
+    with run.average.in_place():
+        means = weights(run.model)
+    assert same(weights(open_model(tmp_path / "a", average=True).model), means)
+
+
 def test_a_run_whose_held_out_loss_rises_ends_and_keeps_its_best(tokens: TokenFile, tmp_path: Path) -> None:
     """The text is noise: whatever is learned of 300 tokens of it makes the rest less likely."""
     train, held_out = tokens.part(0, 300), tokens.part(300)

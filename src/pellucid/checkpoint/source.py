@@ -17,7 +17,7 @@ from ..device import Device
 from ..models import TransformerConfig, TransformerLM
 from ..text import PipelineTokenizer, Tokenizer
 from .checkpoint import Checkpoint
-from .load import Streamed, load_streamed
+from .load import Overlaid, Streamed, load_streamed
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ class ModelSource:
         if self.checkpoint is None or self.checkpoint.average is None:
             hint = "train with ema (--ema 0.999)"
             raise CheckpointError(str(self.path), "no running mean of the weights was kept", hint=hint)
-        return replace(self, weights=self.checkpoint.average)
+        # What was frozen has no mean: it never moved.
+        return replace(self, weights=Overlaid(self.checkpoint.average, self.weights))
 
     def build(self, *, device: str | Device = "cpu") -> TransformerLM:
         """The model with its weights, converted to float32 where they are of another float type.

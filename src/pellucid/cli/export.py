@@ -26,6 +26,8 @@ Examples:
   pellucid export runs/book --out book-hf --format hf --precision bfloat16 --shard-mb 2000
   pellucid export runs/book --out book.gguf --format gguf --precision int8     a file for llama.cpp (Q8_0)
 
+hf and gguf hold byte-pair vocabularies (train --train-tokenizer --tokenizer bpe) and those of published models.
+
 generate, eval and info read what was written. A q8 checkpoint is about a quarter of the size; no training can go on
 from it. What the format can't hold is refused by name. What was written is read back at the end, and its logits are
 compared with the model's own on a fixed prompt."""
@@ -44,8 +46,8 @@ class ExportCommand:
     format: Literal["pellucid", "hf", "gguf"] = "pellucid"
     """pellucid: a checkpoint. hf: a Hugging Face folder. gguf: one file, for llama.cpp."""
     precision: Literal["float32", "bfloat16", "float16", "q8", "int8"] = "float32"
-    """Of the weights: pellucid takes float32 and q8 (int8 with one scale a row of each matrix), hf float32, bfloat16
-    and float16, gguf float32, bfloat16 and int8 (Q8_0: one scale for 32 weights)."""
+    """Of the weights. pellucid takes float32 and q8 (int8 with one scale a row of each matrix).
+    hf takes float32, bfloat16 and float16; gguf float32, bfloat16 and int8 (Q8_0: one scale for 32 weights)."""
     shard_mb: Annotated[int | None, Off, told("one file", "MB")] = None
     """hf: write several files of weights, each of this many million bytes at most."""
     average: Flag = False
