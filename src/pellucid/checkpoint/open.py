@@ -63,13 +63,6 @@ def is_published(path: StrPath) -> bool:
     return any(kind.holds(Path(path)) for kind in FORMATS if kind.name != OURS)
 
 
-def model_from(checkpoint: Checkpoint, *, device: str | Device = "cpu") -> TransformerLM:
-    """The model a checkpoint describes, with its weights. Raises CheckpointError for another architecture."""
-    model = TransformerLM(checkpoint_config(checkpoint), device=device, draw=False)
-    load_into(dict(model.named_parameters()), checkpoint.tensors)
-    return model
-
-
 def checkpoint_config(checkpoint: Checkpoint) -> TransformerConfig:
     """The model configuration a checkpoint holds. Raises CheckpointError for another architecture."""
     found = checkpoint.config.get("architecture")

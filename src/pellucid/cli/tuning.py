@@ -226,6 +226,8 @@ def report(
         {
             "steps": f"{result.steps:,} of {c.train.steps:,} ({duration(result.seconds)})",
             "dataset": ", ".join(f"{one.count:,} of {one.name}" for one in c.layouts),
+            "left out": f"{c.skipped:,}, longer than the window" if c.skipped else None,
+            "cut": f"{c.cut:,}, at the end, to fit the window" if c.cut else None,
             "held-out loss": None if loss is None else f"{loss:.4f}{unit}",
             **facts,
             "run folder": run.folder,
