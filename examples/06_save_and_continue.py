@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pellucid.checkpoint import latest_checkpoint
+from pellucid.checkpoint import latest_checkpoint, open_model
 from pellucid.data import TokenFile
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.text import ByteTokenizer
-from pellucid.train import Event, Stepped, TrainConfig, Trainer, load_model
+from pellucid.train import Event, Stepped, TrainConfig, Trainer
 
 TOKENIZER = ByteTokenizer()
 MODEL = TransformerConfig(256, d_model=32, n_layers=1, n_heads=2, max_seq_len=32, dropout=0.1)
@@ -41,9 +41,8 @@ with tempfile.TemporaryDirectory() as scratch:
     continued.resume()
     print(f"continued to step {continued.run().steps}")
 
-    whole, checkpoint = load_model(home / "whole")
-    parts, _ = load_model(home / "parts")
-    for (name, a), (_, b) in zip(whole.named_parameters(), parts.named_parameters(), strict=True):
+    whole, parts = open_model(home / "whole"), open_model(home / "parts")
+    for (name, a), (_, b) in zip(whole.model.named_parameters(), parts.model.named_parameters(), strict=True):
         assert np.array_equal(a.detach().numpy(), b.detach().numpy()), name
-    print("equal weights, bit for bit;", sorted(p.name for p in checkpoint.path.iterdir()))
-    del tokens, whole, parts, checkpoint
+    print("equal weights, bit for bit;", sorted(p.name for p in whole.path.iterdir()))
+    del tokens, whole, parts

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pellucid.checkpoint import checkpoint_path, load_checkpoint
+from pellucid.checkpoint import checkpoint_path, load_checkpoint, open_model
 from pellucid.cli import main
 from pellucid.cli.check import LONG, is_long
 from pellucid.cli.runs import open_run
 from pellucid.models import TransformerConfig
 from pellucid.text import load_tokenizer
-from pellucid.train import TrainConfig, load_model
+from pellucid.train import TrainConfig
 
 from .conftest import SHORT, TINY, Refused, text
 
@@ -82,7 +82,7 @@ def test_tokens_are_added(rows: bool, finished: Path, other: Path, tmp_path: Pat
     for name, value in before.items():
         assert np.array_equal(value, after[name][: len(value)]) == rows, name
     assert not np.array_equal(first[table][n:], after[table][n:])
-    assert load_model(run)[0].config.vocab_size == n + 2
+    assert open_model(run).model.config.vocab_size == n + 2
 
 
 def test_the_averaged_weights_are_exported(other: Path, tmp_path: Path, capfd: Output) -> None:

@@ -331,7 +331,7 @@ def test_token_files(out: Path, refused: Refused, tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_a_run(corpus: Path, finished: Path, refused: Refused) -> None:
     assert refused("train", "--corpus", corpus, "--out", finished, *SHORT, notes=1) == (
-        f"pellucid train: {finished}: the output folder holds a run already. hint: continue it with pellucid train "
+        f"pellucid train: {finished}: the output folder holds a run already. hint: continue it with "
         f"--resume {finished}, or choose another folder"
     )
 

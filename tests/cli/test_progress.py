@@ -28,6 +28,7 @@ def shown(*, terminal: bool) -> str:
         show(Evaluated(2, 2.25, 9.4877, 4096, False))
         show(Sampled(2, "a [b]\nc"))
         show(Saved(2, Path("runs/a")))
+        show(Saved(2, Path("runs/a")))
         show(stepped(100, None))
         show(Evaluated(100, 2.0, 7.389, 10_000, True))
     return out.getvalue()
@@ -35,7 +36,7 @@ def shown(*, terminal: bool) -> str:
 
 def test_plain_lines() -> None:
     assert shown(terminal=False).splitlines() == [
-        "step 1/100  loss 2.5000  12,346 tokens/s  42% of peak  1:15 left",
+        "step 1/100  loss 2.5000  0.1 s, kernels included",
         "step 2: held-out loss 2.2500 nats/token, perplexity 9.49 (4,096 held-out tokens)",
         "step 2, a sample:",
         "  | a [b]",

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from pellucid.base.config import to_dict
+from pellucid.checkpoint import open_model
 from pellucid.cli import main
 from pellucid.cli.runs import open_run
 from pellucid.data import TokenFile
 from pellucid.text import END_OF_TEXT, ByteTokenizer, CharTokenizer, load_tokenizer
-from pellucid.train import load_model, read_metrics
+from pellucid.train import read_metrics
 
 from .conftest import SHORT, text
 
@@ -48,9 +49,10 @@ def test_a_run_folder(finished: Path, corpus: Path) -> None:
     records = read_metrics(finished / "metrics.jsonl")
     assert [r["step"] for r in records if "loss" in r] == list(range(1, 21))
     assert [r["step"] for r in records if "held_out_loss" in r] == [10, 20]
-    model, checkpoint = load_model(finished)
-    assert model.config == run.config.model
-    assert checkpoint.state["train"] == to_dict(run.config.train)
+    opened = open_model(finished)
+    assert opened.model.config == run.config.model
+    assert opened.source.checkpoint is not None
+    assert opened.source.checkpoint.state["train"] == to_dict(run.config.train)
 
 
 def test_the_text_that_is_printed(corpus: Path, tmp_path: Path, capfd: Output) -> None:
@@ -99,7 +101,7 @@ def test_tokenizers(tmp_path: Path, capfd: Output) -> None:
     assert found["bits_per_byte"] == pytest.approx(found["held_out_loss"] / 0.6931471805599453 / 3)
     CharTokenizer("".join(chr(0x4E00 + i) for i in range(400))).save(tmp_path / "mine.json")
     train(capfd, "--corpus", wide, "--out", tmp_path / "c", "--steps", "1", "--tokenizer", tmp_path / "mine.json")
-    assert load_model(tmp_path / "c")[0].config.vocab_size == 400
+    assert open_model(tmp_path / "c").model.config.vocab_size == 400
 
 
 def test_kinds_of_corpora(tmp_path: Path, capfd: Output) -> None:
@@ -141,7 +143,7 @@ def test_nothing_held_out(corpus: Path, tmp_path: Path, capfd: Output) -> None:
 )
 def test_models(options: list[str], corpus: Path, tmp_path: Path, capfd: Output) -> None:
     found = train(capfd, "--corpus", corpus, "--out", tmp_path / "run", "--steps", "2", *options)
-    assert found["parameters"] == load_model(tmp_path / "run")[0].config.parameter_counts().total
+    assert found["parameters"] == open_model(tmp_path / "run").model.config.parameter_counts().total
     assert 1 < found["held_out_loss"] < 4
 
 

@@ -121,6 +121,31 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     assert all(a[n].detach().numpy().tobytes() == b[n].detach().numpy().tobytes() for n in a)
 
 
+def test_a_run_that_has_begun_needs_its_base_no_more(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = lines(tmp_path / "a.jsonl", ASKED), tmp_path / "run"
+    result(capsys, "sft", "--dataset", path, "--init-from", base, "--out", out, "--steps", 2, *QUICK)
+    before = {n: p.detach().numpy().tobytes() for n, p in open_model(out).model.named_parameters()}
+    base.rename(tmp_path / "elsewhere")
+    assert result(capsys, "sft", "--resume", out)["steps"] == 2
+    assert before == {n: p.detach().numpy().tobytes() for n, p in open_model(out).model.named_parameters()}
+
+
+def test_a_template_comes_out_of_a_tokenizer_config(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = "{% for m in messages %}{{ m['role'] }}> {{ m['content'] }}{{ eos_token }}{{ sep_token }}{% endfor %}"
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps({"chat_template": template, "eos_token": "unused", "sep_token": {"content": "|"}}))
+    path, out = lines(tmp_path / "a.jsonl", ASKED), tmp_path / "run"
+    options = ["--steps", 1, *QUICK, "--template", file]
+    result(capsys, "sft", "--dataset", path, "--init-from", base, "--out", out, *options)
+    opened = open_model(out)
+    assert opened.chat_template == template
+    assert opened.special_tokens == {"eos_token": END_OF_TEXT, "sep_token": "|"}
+
+
 def mistake(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert main(list(map(str, arguments))) == 2
     return capsys.readouterr().err.splitlines()[-1]
@@ -147,7 +172,7 @@ def test_mistakes_are_one_line_and_leave_no_folder(
         (
             ["--dataset", long, *where, *QUICK],
             f"pellucid sft: {long}:1: longer than the window; got 221 tokens, expected at most 97. "
-            "hint: a longer window, or leave such examples out (skip) or cut them (cut)",
+            "hint: a longer window (--seq-len), or leave such examples out or cut them (--too-long skip, cut)",
         ),
         (
             ["--dataset", long, *where, *QUICK, "--too-long", "skip"],
@@ -162,6 +187,10 @@ def test_mistakes_are_one_line_and_leave_no_folder(
             f"pellucid sft: {good}:1: JinjaTemplate: ",
         ),
         (["--dataset", tmp_path / "no", *where], f"pellucid sft: {tmp_path / 'no'}: no such file. hint: a .jsonl file"),
+        (
+            ["--dataset", good, *where, *QUICK, "--weight-decay", -1],
+            "pellucid sft: training: --weight-decay is negative; got -1.0",
+        ),
         (["--resume", tmp_path], f"pellucid sft: {tmp_path}: not a run that can be resumed: no config.json. hint: "),
     ):  # fmt: skip
         assert mistake(capsys, "sft", *options).startswith(message)

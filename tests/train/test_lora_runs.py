@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,20 @@ def test_its_checkpoints_are_small_and_open_as_the_merged_model(tokens: TokenFil
     assert np.array_equal(merged(IDS).detach().numpy(), opened.model(IDS).detach().numpy())
 
 
+def test_the_mean_of_an_adapter_opens_merged_as_well(tokens: TokenFile, base: Path, tmp_path: Path) -> None:
+    model = open_model(base).model
+    add_lora(model, LORA, base=str(base))
+    t = Trainer(model, tokens, replace(TRAIN, ema=0.5), folder=tmp_path)
+    t.run()
+    assert t.average is not None
+    last = model.eval()(IDS).detach().numpy()
+    with t.average.in_place():
+        wanted = model(IDS).detach().numpy()
+    assert not np.allclose(last, wanted, atol=1e-5)
+    found = open_model(tmp_path, average=True).model.eval()
+    np.testing.assert_allclose(found(IDS).detach().numpy(), wanted, atol=1e-5)
+
+
 def test_another_base_or_adapter_is_refused(tokens: TokenFile, base: Path, tmp_path: Path) -> None:
     trainer(tokens, base, tmp_path / "run").run()
     newest = latest_checkpoint(tmp_path / "run")
@@ -131,6 +146,11 @@ def test_merge_tells_what_it_did(base: Path, tmp_path: Path, capsys: pytest.Capt
     model = open_model(base).model
     add_lora(model, LORA)
     folder = save_lora(model, tmp_path / "adapter")
+    config = {"architecture": "TransformerLM", "model": to_dict(MODEL), "begin_ids": [3], "eos_ids": [5]}
+    tensors = dict(open_model(base).model.named_parameters())
+    save_checkpoint(base, tensors=tensors, config=config, state={})
     assert main(["merge", str(base), str(folder), str(tmp_path / "out"), "--json"]) == 0
+    merged = open_model(tmp_path / "out").source
+    assert (merged.begin_ids, merged.eos_ids) == ((3,), (5,))
     told = json.loads(capsys.readouterr().out)
     assert (told["rank"], told["merged"]) == (3, str(tmp_path / "out"))

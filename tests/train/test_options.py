@@ -12,7 +12,7 @@ import pytest
 
 from pellucid.base.config import to_dict
 from pellucid.base.errors import CheckpointError, ConfigError
-from pellucid.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
+from pellucid.checkpoint import checkpoint_path, load_checkpoint, open_model, save_checkpoint
 from pellucid.data import TokenFile
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.optim import Muon
@@ -24,7 +24,6 @@ from pellucid.train import (
     TrainConfig,
     Trainer,
     evaluate_file,
-    load_model,
     read_metrics,
 )
 
@@ -189,7 +188,7 @@ def test_the_running_mean_is_that_of_its_equation_and_changes_no_weight(tokens: 
     run = trainer(tokens, tmp_path / "a", replace(TRAIN, ema=0.6), on_event=on_event)
     run.run()
     assert same(weights(plain.model), weights(run.model))
-    model, _ = load_model(tmp_path / "a", average=True)
+    model = open_model(tmp_path / "a", average=True).model
     for name, value in weights(model).items():
         np.testing.assert_allclose(value, means[name], rtol=1e-5, atol=1e-6)
     assert run.held_out is not None
@@ -197,11 +196,21 @@ def test_the_running_mean_is_that_of_its_equation_and_changes_no_weight(tokens: 
     assert read_metrics(tmp_path / "a" / "metrics.jsonl")[-1]["average_held_out_loss"] == evaluated[-1]
     trainer(tokens, tmp_path / "b", TRAIN).run()
     with pytest.raises(CheckpointError) as error:
-        load_model(tmp_path / "b", average=True)
+        open_model(tmp_path / "b", average=True)
     assert str(error.value) == (
         f"{checkpoint_path(tmp_path / 'b', 9)}: no running mean of the weights was kept. hint: train with ema "
         "(--ema 0.999)"
     )
+
+
+def test_the_mean_leaves_what_is_frozen_as_it_is(tokens: TokenFile, tmp_path: Path) -> None:
+    run = trainer(tokens, tmp_path / "a", replace(TRAIN, ema=0.6, freeze=("*mlp*",)))
+    run.run()
+    assert run.average is not None
+    assert not any("mlp" in name for name in run.average.tensors)
+    with run.average.in_place():
+        means = weights(run.model)
+    assert same(weights(open_model(tmp_path / "a", average=True).model), means)
 
 
 def test_a_run_whose_held_out_loss_rises_ends_and_keeps_its_best(tokens: TokenFile, tmp_path: Path) -> None:
@@ -224,7 +233,7 @@ def test_a_run_whose_held_out_loss_rises_ends_and_keeps_its_best(tokens: TokenFi
     assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == [
         f"step-{step:08d}" for step in (best, result.steps)
     ]
-    model, _ = load_model(checkpoint_path(folder, best))
+    model = open_model(checkpoint_path(folder, best)).model
     assert evaluate_file(model, held_out, sequences=4, seq_len=16).loss == losses[best]
     again = Trainer(TransformerLM(MODEL), train, config, held_out=held_out, folder=folder)
     assert again.resume()

@@ -10,7 +10,7 @@ import pytest
 
 from pellucid.base.errors import DataError
 from pellucid.data import Conversation, Preference, TokenBatch
-from pellucid.text import ByteTokenizer, ChatML, Transcript
+from pellucid.text import ByteTokenizer, CharTokenizer, ChatML, Transcript
 from pellucid.text.chat_sources import CHATML, TRANSCRIPT
 from pellucid.text.jinja import JinjaTemplate
 from pellucid.train import Encoding
@@ -37,6 +37,18 @@ def test_only_the_answer_counts_and_nothing_stands_behind_it() -> None:
     assert counts[-1]
 
 
+def test_a_vocabulary_of_characters_that_lacks_some() -> None:
+    few = CharTokenizer("User: Assistant\n2+4?")
+    with pytest.raises(DataError) as caught:
+        Encoding(JinjaTemplate(TRANSCRIPT), few, longest=100).encode(
+            [*ASKED, {"role": "assistant", "content": "5"}], "a:1"
+        )
+    assert str(caught.value) == (
+        "a:1: CharTokenizer.encode: character 24 (line 2) is not in the vocabulary; got '5' (U+0035), expected one of "
+        "its 16 characters. hint: begin with a model that can read any text, trained with --train-tokenizer for one"
+    )
+
+
 def test_every_answer_of_a_conversation_counts() -> None:
     again = [*ANSWERED, {"role": "user", "content": "and 3 + 3?"}, {"role": "assistant", "content": "6"}]
     ids, counts = encoding().encode(again, "a:1") or pytest.fail("left out")
@@ -61,7 +73,7 @@ def test_what_is_too_long() -> None:
         list(encoding(60).examples(found))
     assert str(caught.value) == (
         "a:2: longer than the window; got 126 tokens, expected at most 60. "
-        "hint: a longer window, or leave such examples out (skip) or cut them (cut)"
+        "hint: a longer window (--seq-len), or leave such examples out or cut them (--too-long skip, cut)"
     )
     skip, cut = encoding(60, too_long="skip"), encoding(60, too_long="cut")
     assert len(list(skip.examples(found))) == 1

@@ -11,7 +11,7 @@ import pytest
 
 from pellucid.base.config import to_dict
 from pellucid.base.errors import CheckpointError, ConfigError, DataError, NonFiniteError
-from pellucid.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint, save_checkpoint
+from pellucid.checkpoint import checkpoint_path, latest_checkpoint, load_checkpoint, open_model, save_checkpoint
 from pellucid.data import TokenFile
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.train import (
@@ -22,7 +22,6 @@ from pellucid.train import (
     TrainConfig,
     Trainer,
     evaluate_file,
-    load_model,
     read_metrics,
 )
 from pellucid.train.metrics import Metrics
@@ -115,8 +114,10 @@ def test_without_a_checkpoint_there_is_nothing_to_resume(tokens: TokenFile, tmp_
 def test_a_loaded_model_is_the_trained_one_bit_for_bit(tokens: TokenFile, tmp_path: Path) -> None:
     t = trainer(tokens, tmp_path / "a")
     result = t.run()
-    model, checkpoint = load_model(tmp_path / "a")
-    assert checkpoint.state["step"] == 12
+    opened = open_model(tmp_path / "a")
+    assert opened.source.checkpoint is not None
+    assert opened.source.checkpoint.state["step"] == 12
+    model = opened.model
     assert same(weights(t), {name: p.detach().numpy() for name, p in model.named_parameters()})
     assert t.held_out is not None
     found = evaluate_file(model, t.held_out.tokens, sequences=4, seq_len=16)

@@ -14,7 +14,7 @@ from .keep import keep_model
 from .llama2c import Llama2cVocabulary, load_llama2c, load_llama2c_tokenizer
 from .load import Streamed, load_into, load_streamed
 from .locks import lock_folder
-from .open import FORMATS, checkpoint_config, is_published, model_from, open_model, open_source
+from .open import FORMATS, checkpoint_config, is_published, open_model, open_source
 from .parity import Parity, parity
 from .published.gguf_write import Companions, write_gguf
 from .published.hub_write import write_hub
@@ -50,7 +50,6 @@ __all__ = [
     "load_streamed",
     "lock_folder",
     "lora_details",
-    "model_from",
     "open_model",
     "open_source",
     "parity",

@@ -37,6 +37,35 @@ class Streamed(Protocol):
     def dtype(self, name: str) -> DType: ...
 
 
+class Overlaid:
+    """The tensors of `base`, those of `over` in place of its own of the same names."""
+
+    def __init__(self, over: Streamed, base: Streamed) -> None:
+        self._over, self._base, self._names = over, base, frozenset(over)
+
+    @property
+    def path(self) -> str:
+        return self._over.path
+
+    def _of(self, name: str) -> Streamed:
+        return self._over if name in self._names else self._base
+
+    def __getitem__(self, name: str, /) -> np.ndarray[Any, Any]:
+        return self._of(name)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from dict.fromkeys([*self._base, *self._over])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._of(name).shape(name)
+
+    def dtype(self, name: str) -> DType:
+        return self._of(name).dtype(name)
+
+
 def load_into(
     targets: Mapping[str, Tensor],
     source: TensorFile | Mapping[str, np.ndarray[Any, Any]],

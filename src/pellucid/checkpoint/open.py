@@ -28,17 +28,22 @@ OURS = "pellucid"
 CHAT_TEMPLATE, SPECIAL_TOKENS, BEGIN_IDS, EOS_IDS = "chat_template", "special_tokens", "begin_ids", "eos_ids"
 
 
-def open_model(path: StrPath, *, max_seq_len: int | None = None, device: str | Device = "cpu") -> OpenedModel:
+def open_model(
+    path: StrPath, *, max_seq_len: int | None = None, average: bool = False, device: str | Device = "cpu"
+) -> OpenedModel:
     """The model at a path, with its tokenizer, chat template and the ids that end an answer.
 
     path: a run folder (its newest checkpoint), a checkpoint folder, or any of `FORMATS`. max_seq_len: positions the
     model is to have at most: caches and rotary tables of a long context take memory (None: all it was made for).
+    average: with the running mean of the weights that a run kept (`ema`) in place of the weights.
 
     Raises:
-        CheckpointError, DataError, ConfigError: nothing there, of no known kind, damaged, or a model that asks for what
-            this library doesn't have.
+        CheckpointError, DataError, ConfigError: nothing there, of no known kind, damaged, without a running mean where
+            that is wanted, or a model that asks for what this library doesn't have.
     """
     source = open_source(path)
+    if average:
+        source = source.averaged()
     if max_seq_len is not None:
         source = source.shortened(max_seq_len)
     return OpenedModel(source.build(device=device), source)
@@ -56,13 +61,6 @@ def open_source(path: StrPath) -> ModelSource:
 def is_published(path: StrPath) -> bool:
     """Whether a path holds a model in a format other than ours."""
     return any(kind.holds(Path(path)) for kind in FORMATS if kind.name != OURS)
-
-
-def model_from(checkpoint: Checkpoint, *, device: str | Device = "cpu") -> TransformerLM:
-    """The model a checkpoint describes, with its weights. Raises CheckpointError for another architecture."""
-    model = TransformerLM(checkpoint_config(checkpoint), device=device, draw=False)
-    load_into(dict(model.named_parameters()), checkpoint.tensors)
-    return model
 
 
 def checkpoint_config(checkpoint: Checkpoint) -> TransformerConfig:
@@ -123,6 +121,14 @@ class AdaptedSource(ModelSource):
     """A checkpoint of an adapter, opened as the model it makes of its base: with the changes merged in."""
 
     base: ModelSource | None = None
+
+    def averaged(self) -> ModelSource:
+        """With the mean of the adapter's weights, on the same base."""
+        found = super().averaged()
+        assert found.checkpoint is not None
+        assert found.checkpoint.average is not None
+        kept = replace(found.checkpoint, tensors=found.checkpoint.average)
+        return replace(found, weights=self.weights, checkpoint=kept)
 
     def build(self, *, device: str | Device = "cpu") -> TransformerLM:
         """The base with the adapter merged into it. Raises CheckpointError where it is another base, too."""

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..base.errors import ConfigError, DataError
+from ..base.errors import CheckpointError, ConfigError, DataError
 from ..device import Device
 from ..models import TransformerConfig, TransformerLM
 from ..text import PipelineTokenizer, Tokenizer
 from .checkpoint import Checkpoint
-from .load import Streamed, load_streamed
+from .load import Overlaid, Streamed, load_streamed
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,15 @@ class ModelSource:
             got, expected = f"{max_seq_len} positions", f"{config.max_seq_len}, its table of positions"
             raise ConfigError("max_seq_len", "a context that can't be shortened", got=got, expected=expected)
         return replace(self, config=replace(config, max_seq_len=max_seq_len))
+
+    def averaged(self) -> ModelSource:
+        """The same model with the running mean of its weights in place of them. Raises CheckpointError where none was
+        kept."""
+        if self.checkpoint is None or self.checkpoint.average is None:
+            hint = "train with ema (--ema 0.999)"
+            raise CheckpointError(str(self.path), "no running mean of the weights was kept", hint=hint)
+        # What was frozen has no mean: it never moved.
+        return replace(self, weights=Overlaid(self.checkpoint.average, self.weights))
 
     def build(self, *, device: str | Device = "cpu") -> TransformerLM:
         """The model with its weights, converted to float32 where they are of another float type.

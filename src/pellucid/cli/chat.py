@@ -58,8 +58,8 @@ class ChatOptions:
     model: Annotated[Path | None, tyro.conf.Positional, Off, told("that of pellucid.toml", "[MODEL]")] = None
     """Run folder (its newest checkpoint), checkpoint folder, Hugging Face folder or GGUF file."""
     template: str = "auto"
-    """auto (the model's own), chatml, llama2, llama3, transcript (plain lines, for a model that was trained on text
-    alone), or a file: Jinja, or a tokenizer_config.json."""
+    """auto (the model's own), chatml, llama2, llama3, transcript (for a model that knows text only), or a file.
+    A file is Jinja, or a tokenizer_config.json."""
     system: Annotated[str | None, Off, told("none", "TEXT")] = None
     """What the model is told before everything else."""
     load: Annotated[Path | None, Off, told("a new conversation", "FILE")] = None

@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from ..base.errors import CheckpointError, ConfigError
-from ..checkpoint import latest_checkpoint, lock_folder
+from ..checkpoint import latest_checkpoint
 from ..data import Examples, preferences
 from .output import Output, note
-from .parse import parse, pick, told
+from .parse import told
 from .progress import Line
 from .runs import METRICS, new_folder
 from .signals import Stopper
-from .tuning import (
-    EXAMPLES,
-    REFERENCE,
-    Layout,
-    ResumeSource,
-    ResumeTuning,
-    SpecialToken,
-    TuneConfig,
-    TuneOptions,
-    Tuning,
-    announce,
-    checked,
-    encoding,
-    ends,
-    held_out_numbers,
-    lora_config,
-    open_tuning,
-    report,
-    save_tuning,
-    special_tokens,
-    template_text,
-    train,
-    train_config,
-)
+from .tune_options import TuneOptions
+from .tuning import EXAMPLES, REFERENCE, Tuning, announce, held_out_numbers, report, run_tuning, save_tuning, train
 
 HELP = """Teaches a model which of two answers is better: direct preference optimisation, without a reward model.
 
@@ -77,53 +55,25 @@ class DpoCommand(TuneOptions):
 
 def run(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
-    asked = "-h" in arguments or "--help" in arguments
-    with Stopper() as stopper:
-        if not asked and pick(ResumeSource, arguments, command="dpo").resume is not None:
-            options = parse(ResumeTuning, arguments, command="dpo", help=HELP)
-            found = open_tuning(options.resume, "pellucid dpo")
-            with lock_folder(found.folder):
-                return _train(found, Output(options.json), stopper)
-        return _begin(parse(DpoCommand, arguments, command="dpo", help=HELP), stopper)
+    return run_tuning(DpoCommand, arguments, command="dpo", help=HELP, begin=_begin, go_on=_train)
 
 
 def _begin(options: DpoCommand, stopper: Stopper) -> int:
     from .session import best_precision  # brings the kernels, which --help has no use for
+    from .tune_start import TuneStart
 
     if not options.beta > 0:
         raise ConfigError("--beta", "must be positive", got=options.beta)
     if not 0 <= options.smoothing < 0.5:
         raise ConfigError("--smoothing", "out of range", got=options.smoothing, expected="0 to below 0.5")
-    dataset, source, tokenizer = checked(options)
-    text, tokens = template_text(options.template, source), special_tokens(source, tokenizer)
-    config = train_config(options, source, 1)
-    making = encoding(text, tokens, tokenizer, config.seq_len + 1, options)
-    with new_folder(options.out, dataset.resolve().stem.split(".")[0] or "pairs") as folder:
-        note(f"reading {dataset}")
-        info = Examples.write(folder / EXAMPLES, making.pairs(preferences(dataset)))
-        pairs = info.examples // 2
+    start = TuneStart(options, precision=best_precision())
+    with new_folder(options.out, start.name) as folder:
+        note(f"reading {start.dataset}")
+        pairs = Examples.write(folder / EXAMPLES, start.making.pairs(preferences(start.dataset))).examples // 2
         trained = pairs - int(held_out_numbers(pairs, options.held_out, options.seed).sum())
-        made = TuneConfig(
-            format="pellucid dpo",
-            version=1,
-            dataset=str(dataset.resolve()),
-            init_from=str(source.path.resolve()),
-            layouts=tuple(Layout(*one) for one in making.layouts.items()),
-            skipped=making.skipped,
-            cut=making.cut,
-            held_out=options.held_out,
-            template=text,
-            special_tokens=tuple(SpecialToken(*one) for one in tokens.items()),
-            eos_ids=ends(source, tokenizer),
-            tokenizer=tokenizer.fingerprint(),
-            model=replace(source.config, precision=options.precision or best_precision()),
-            train=train_config(options, source, -(-options.epochs * trained // options.sequences)),
-            lora=lora_config(options),
-            packing=False,
-            beta=options.beta,
-            smoothing=options.smoothing,
-        )
-        return _train(save_tuning(folder, made, tokenizer), Output(options.json), stopper)
+        steps = -(-options.epochs * trained // options.sequences)
+        made = start.config("pellucid dpo", steps=steps, beta=options.beta, smoothing=options.smoothing)
+        return _train(save_tuning(folder, made, start.tokenizer), Output(options.json), stopper)
 
 
 def _train(run: Tuning, out: Output, stopper: Stopper) -> int:

@@ -13,17 +13,14 @@ import tyro
 
 from ..base.errors import CheckpointError, ConfigError, DataError
 from ..checkpoint import OpenedModel, open_model
-from ..data import Question, TokenFile, read_questions
+from ..data import Question, TokenFile, asked, overlap, read_questions, run_length
 from ..text import Tokenizer
 from ..train import (
     ChoiceResult,
     Evaluation,
-    asked,
     doubts,
     evaluate_choices,
     evaluate_file,
-    overlap,
-    run_length,
 )
 from .corpus import bytes_per_token, is_token_file, write_tokens
 from .output import Output, duration, note
@@ -53,6 +50,7 @@ bytes), where a loss is below 0.2 bits per byte, and where 95% of 20 or more que
 scores look memorised, or the suite is too easy."""
 
 Off = tyro.conf.DisallowNone
+NEEDED = tyro.conf.arg(metavar="MODEL...", help_behavior_hint="(required)")
 _TOKENS = 1 << 14  # tokens computed at a time, unless told
 _WINDOWS = 16
 
@@ -61,7 +59,7 @@ _WINDOWS = 16
 class EvalCommand:
     """Options of `pellucid eval`."""
 
-    models: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL...")]
+    models: Annotated[tuple[Path, ...], tyro.conf.Positional, NEEDED]
     """Run folders (their newest checkpoints), checkpoint folders, or published models."""
     text: Annotated[Path | None, Off, told("the run's held-out part", "PATH")] = None
     """Text file, .jsonl file, folder or token file (.bin)."""

@@ -11,7 +11,7 @@ import tyro
 
 from ..base import dtypes
 from ..base.errors import ConfigError
-from ..checkpoint import Companions, OpenedModel, keep_model, load_into, open_model, parity, write_gguf, write_hub
+from ..checkpoint import Companions, OpenedModel, keep_model, open_model, parity, write_gguf, write_hub
 from ..checkpoint.published.gguf_read import holds_gguf
 from ..checkpoint.published.gguf_write import Precision
 from .output import Output, note
@@ -25,6 +25,8 @@ Examples:
   pellucid export runs/book --out book-hf --format hf              a Hugging Face folder
   pellucid export runs/book --out book-hf --format hf --precision bfloat16 --shard-mb 2000
   pellucid export runs/book --out book.gguf --format gguf --precision int8     a file for llama.cpp (Q8_0)
+
+hf and gguf hold byte-pair vocabularies (train --train-tokenizer --tokenizer bpe) and those of published models.
 
 generate, eval and info read what was written. A q8 checkpoint is about a quarter of the size; no training can go on
 from it. What the format can't hold is refused by name. What was written is read back at the end, and its logits are
@@ -44,8 +46,8 @@ class ExportCommand:
     format: Literal["pellucid", "hf", "gguf"] = "pellucid"
     """pellucid: a checkpoint. hf: a Hugging Face folder. gguf: one file, for llama.cpp."""
     precision: Literal["float32", "bfloat16", "float16", "q8", "int8"] = "float32"
-    """Of the weights: pellucid takes float32 and q8 (int8 with one scale a row of each matrix), hf float32, bfloat16
-    and float16, gguf float32, bfloat16 and int8 (Q8_0: one scale for 32 weights)."""
+    """Of the weights. pellucid takes float32 and q8 (int8 with one scale a row of each matrix).
+    hf takes float32, bfloat16 and float16; gguf float32, bfloat16 and int8 (Q8_0: one scale for 32 weights)."""
     shard_mb: Annotated[int | None, Off, told("one file", "MB")] = None
     """hf: write several files of weights, each of this many million bytes at most."""
     average: Flag = False
@@ -110,15 +112,6 @@ WRITERS: dict[str, Writer] = {
 }
 
 
-def _average(opened: OpenedModel) -> None:
-    """Puts the running mean of the weights in place of the weights."""
-    kept = None if opened.source.checkpoint is None else opened.source.checkpoint.average
-    if kept is None:
-        hint = "train with --ema 0.999"
-        raise ConfigError("--average", "no running mean of the weights was kept", got=opened.path, hint=hint)
-    load_into(dict(opened.model.named_parameters()), kept)
-
-
 def run(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
     options = parse(ExportCommand, arguments, command="export", help=HELP)
@@ -131,9 +124,7 @@ def run(arguments: list[str]) -> int:
     if options.shard_mb is not None and not (writer.shards and options.shard_mb >= 1):
         what = "must be at least 1" if writer.shards else f"--format {options.format} is one file"
         raise ConfigError("--shard-mb", what, got=options.shard_mb)
-    opened = open_model(options.path)
-    if options.average:
-        _average(opened)
+    opened = open_model(options.path, average=options.average)
     path = writer.write(opened, options)
     report(opened, path, options.precision, Output(options.json))
     return 0

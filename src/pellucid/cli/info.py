@@ -223,9 +223,9 @@ def _tokenizer(found: Tokenizer) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> object:
-    """A value for people; None stays None and is left out."""
+    """A value for people; None stays None and is left out, and so is an option that is off."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_inner(inner)}" for name, inner in value.items())
+        return ", ".join(f"{name} {_inner(inner)}" for name, inner in value.items() if inner not in (None, [], ()))
     return _inner(value) if value is not None else None
 
 

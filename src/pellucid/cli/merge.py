@@ -8,9 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from ..base.config import to_dict
-from ..checkpoint import load_lora, open_model, save_checkpoint
-from ..checkpoint.open import CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
+from ..checkpoint import keep_model, load_lora, open_model
 from ..nn import merge_lora
 from .output import Output
 from .parse import Flag, parse
@@ -47,22 +45,7 @@ def run(arguments: list[str]) -> int:
     opened = open_model(options.base)
     config = load_lora(opened.model, options.adapter)
     merge_lora(opened.model)
-    given = {
-        CHAT_TEMPLATE: opened.chat_template,
-        SPECIAL_TOKENS: dict(opened.special_tokens) or None,
-        EOS_IDS: list(opened.eos_ids) or None,
-    }
-    path = save_checkpoint(
-        options.out,
-        tensors=dict(opened.model.named_parameters()),
-        config={
-            "architecture": "TransformerLM",
-            "model": to_dict(opened.model.config),
-            **{name: value for name, value in given.items() if value is not None},
-        },
-        state={},
-        tokenizer=opened.tokenizer,
-    )
+    path = keep_model(options.out, opened)
     nbytes = sum(p.stat().st_size for p in path.iterdir())
     facts = {"base": str(options.base), "adapter": str(options.adapter), "rank": config.rank, "merged": str(path)}
     out = Output(options.json)

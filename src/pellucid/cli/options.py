@@ -32,13 +32,12 @@ class TrainOptions:
     """Everything that can be chosen about a run, by flag, TOML key or preset. None leaves the choice to the program."""
 
     corpus: Annotated[Path | None, Given, tyro.conf.arg(metavar="PATH", help_behavior_hint="(needed)")] = None
-    """Text to train on: a UTF-8 file, a .jsonl or .parquet file (field "text"), a folder of such, each also compressed
-    (.gz, .zst), or a token file (.bin)."""
+    """Text: UTF-8, .jsonl or .parquet files (field "text"), also .gz or .zst; a folder of such; a token file (.bin)."""
     out: Annotated[Path | None, Given, told("runs/NAME after the corpus, numbered if taken", "PATH")] = None
     """Run folder."""
     tokenizer: str = "auto"
-    """byte, char, a tokenizer file, or auto: characters if the corpus has at most 256 different ones, else bytes. With
-    --train-tokenizer a kind to train: unigram (what auto means then), bpe, char or byte."""
+    """byte, char, a tokenizer file, or auto: characters if the corpus has at most 256 different ones, else bytes.
+    With --train-tokenizer a kind to train: unigram (what auto means then), bpe, char or byte."""
     train_tokenizer: bool = False
     """Train a tokenizer on the corpus first."""
     tokenizer_vocab: Annotated[int | None, Given, told("4096 for unigram and bpe")] = None
@@ -120,8 +119,8 @@ class TrainOptions:
     cooldown: float = TrainConfig.cooldown
     """wsd: share of the steps, the last ones, in which the rate falls."""
     optimizer: Literal["adamw", "sgd", "lion", "muon"] = TrainConfig.optimizer
-    """Rule of the update. lion wants a third to a tenth of the learning rate; muon is for hidden matrices, the rest is
-    AdamW's."""
+    """Rule of the update. lion wants a third to a tenth of the learning rate.
+    muon is for hidden matrices, the rest is AdamW's."""
     beta1: float = TrainConfig.beta1
     """AdamW, Lion, Muon: memory of the mean gradient."""
     beta2: float = TrainConfig.beta2
@@ -317,7 +316,7 @@ def model_config(options: TrainOptions, vocab_size: int, *, precision: str) -> T
             z_weight=options.z_weight,
         )
     except ConfigError as error:
-        raise _in_flags(error, "model") from None
+        raise in_flags(error, "model") from None
 
 
 def train_config(options: TrainOptions) -> TrainConfig:
@@ -331,7 +330,7 @@ def train_config(options: TrainOptions) -> TrainConfig:
     try:
         return TrainConfig(seq_len=length, **{name: getattr(options, name) for name in shared})
     except ConfigError as error:
-        raise _in_flags(error, "training") from None
+        raise in_flags(error, "training") from None
 
 
 _FLAGS = {
@@ -352,7 +351,7 @@ _FLAGS = {
 }
 
 
-def _in_flags(error: ConfigError, where: str) -> ConfigError:
+def in_flags(error: ConfigError, where: str) -> ConfigError:
     """The same refusal with the names of flags in place of those of fields."""
     names = _FLAGS | {f.name: f"--{f.name.replace('_', '-')}" for f in fields(TrainConfig) if "_" in f.name}
 

@@ -80,7 +80,12 @@ class Encoding(Line):
 
 
 class Progress(Line):
-    """Shows the events of a training run."""
+    """Shows the events of a training run. The first step says how long it took, and makes no promise: it waits for
+    kernels that this machine hasn't compiled yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._first, self._saved = True, -1
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Stepped):
@@ -95,20 +100,22 @@ class Progress(Line):
             self.note(f"step {event.step:,}: the held-out loss no longer falls (best: {best}); ending")
         elif isinstance(event, Sampled):
             self.note(f"step {event.step:,}, a sample:\n{_indented(event.text)}")
-        elif isinstance(event, Saved) and event.step and self._live is None:
+        elif isinstance(event, Saved) and event.step and self._live is None and event.step != self._saved:
+            self._saved = event.step  # the last one is saved again when its held-out loss is known
             self.note(f"step {event.step:,}: saved {event.path}")
 
     def _step(self, event: Stepped) -> None:
         if not self.due() and event.step != event.steps:
             return
-        parts = [
-            f"step {event.step:,}/{event.steps:,}",
-            f"loss {event.loss:.4f}",
-            f"{event.tokens_per_second:,.0f} tokens/s",
-        ]
-        if event.share_of_peak is not None:
-            parts.append(f"{event.share_of_peak:.0%} of peak")
-        parts.append(f"{duration(event.seconds_left)} left")
+        parts = [f"step {event.step:,}/{event.steps:,}", f"loss {event.loss:.4f}"]
+        if self._first:
+            parts.append(f"{duration(event.seconds)}, kernels included")
+        else:
+            parts.append(f"{event.tokens_per_second:,.0f} tokens/s")
+            if event.share_of_peak is not None:
+                parts.append(f"{event.share_of_peak:.0%} of peak")
+            parts.append(f"{duration(event.seconds_left)} left")
+        self._first = False
         self.show("  ".join(parts))
 
 

@@ -162,7 +162,7 @@ def new_folder(out: Path | None, name: str) -> Iterator[Path]:
     folder, made = _made(name) if out is None else (out, not out.exists())
     with lock_folder(folder):
         if (folder / CONFIG).exists() or latest_checkpoint(folder) is not None:
-            hint = f"continue it with pellucid train --resume {folder}, or choose another folder"
+            hint = f"continue it with --resume {folder}, or choose another folder"
             raise ConfigError(str(folder), "the output folder holds a run already", hint=hint)
         if taken := [n for n in (TOKENIZER, TOKENS, METRICS, CURVE) if (folder / n).exists()]:
             hint = "choose another folder, or move them away"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..base import dtypes
 from ..base.errors import CheckpointError, PellucidError
@@ -68,7 +68,7 @@ class Curve:
         self._cost, self._due = self._last - start, False
 
 
-def best_precision() -> str:
+def best_precision() -> Literal["float32", "bfloat16"]:
     """bfloat16 where the processor multiplies it, else float32."""
     return "bfloat16" if current().bf16 else "float32"
 

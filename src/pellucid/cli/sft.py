@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from ..checkpoint import lock_folder
 from ..data import Examples, PackedRows, conversations
 from .output import Output, note
-from .parse import parse, pick, told
+from .parse import told
 from .runs import new_folder
 from .signals import Stopper
-from .tuning import (
-    EXAMPLES,
-    Layout,
-    ResumeSource,
-    ResumeTuning,
-    SpecialToken,
-    TuneConfig,
-    TuneOptions,
-    Tuning,
-    announce,
-    checked,
-    encoding,
-    ends,
-    held_out_numbers,
-    lora_config,
-    open_tuning,
-    report,
-    save_tuning,
-    special_tokens,
-    template_text,
-    train,
-    train_config,
-)
+from .tune_options import TuneOptions
+from .tuning import EXAMPLES, Tuning, announce, held_out_numbers, report, run_tuning, save_tuning, train
 
 HELP = """Teaches a model to answer: supervised fine-tuning on a file of instructions, with the loss on answers only.
 
@@ -65,48 +43,21 @@ class SftCommand(TuneOptions):
 
 def run(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
-    asked = "-h" in arguments or "--help" in arguments
-    with Stopper() as stopper:
-        if not asked and pick(ResumeSource, arguments, command="sft").resume is not None:
-            options = parse(ResumeTuning, arguments, command="sft", help=HELP)
-            found = open_tuning(options.resume, "pellucid sft")
-            with lock_folder(found.folder):
-                return _train(found, Output(options.json), stopper)
-        return _begin(parse(SftCommand, arguments, command="sft", help=HELP), stopper)
+    return run_tuning(SftCommand, arguments, command="sft", help=HELP, begin=_begin, go_on=_train)
 
 
 def _begin(options: SftCommand, stopper: Stopper) -> int:
     from .session import best_precision  # brings the kernels, which --help has no use for
+    from .tune_start import TuneStart
 
-    dataset, source, tokenizer = checked(options)
-    text, tokens = template_text(options.template, source), special_tokens(source, tokenizer)
-    config = train_config(options, source, 1)
-    making = encoding(text, tokens, tokenizer, config.seq_len + 1, options)
-    with new_folder(options.out, dataset.resolve().stem.split(".")[0] or "dataset") as folder:
-        note(f"reading {dataset}")
-        Examples.write(folder / EXAMPLES, making.examples(conversations(dataset)))
-        model = replace(source.config, precision=options.precision or best_precision())
-        made = TuneConfig(
-            format="pellucid sft",
-            version=1,
-            dataset=str(dataset.resolve()),
-            init_from=str(source.path.resolve()),
-            layouts=tuple(Layout(*one) for one in making.layouts.items()),
-            skipped=making.skipped,
-            cut=making.cut,
-            held_out=options.held_out,
-            template=text,
-            special_tokens=tuple(SpecialToken(*one) for one in tokens.items()),
-            eos_ids=ends(source, tokenizer),
-            tokenizer=tokenizer.fingerprint(),
-            model=model,
-            train=config,
-            lora=lora_config(options),
-            packing=options.packing,
-        )
-        rows, _ = _rows(Tuning(folder, made, tokenizer))
-        made = replace(made, train=train_config(options, source, rows.steps(options.epochs)))
-        return _train(save_tuning(folder, made, tokenizer), Output(options.json), stopper)
+    start = TuneStart(options, precision=best_precision())
+    with new_folder(options.out, start.name) as folder:
+        note(f"reading {start.dataset}")
+        Examples.write(folder / EXAMPLES, start.making.examples(conversations(start.dataset)))
+        made = start.config("pellucid sft", steps=1, packing=options.packing)
+        rows, _ = _rows(Tuning(folder, made, start.tokenizer))
+        made = start.config("pellucid sft", steps=rows.steps(options.epochs), packing=options.packing)
+        return _train(save_tuning(folder, made, start.tokenizer), Output(options.json), stopper)
 
 
 def _rows(run: Tuning) -> tuple[PackedRows, PackedRows | None]:

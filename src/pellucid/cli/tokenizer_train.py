@@ -48,11 +48,12 @@ class TokenizerTrainCommand:
     special: tuple[str, ...] = (END_OF_TEXT,)
     """Special tokens: names that no text can spell."""
     normalize: tuple[Form, ...] = ()
-    """What is done to every text before, in this order: Unicode's forms nfc or nfkc; persian (Arabic yeh, kaf and
-    digits become Persian ones, vowel signs go). None by default: then every text comes back as it was."""
+    """What is done to every text before, in this order: Unicode's forms nfc or nfkc; persian.
+    persian: Arabic yeh, kaf and digits become Persian ones, vowel signs go.
+    None by default: then every text comes back as it was."""
     space_before: Flag = False
-    """bpe: encode every text with a space before it, which decoding takes away, so that its first word looks like every
-    other; for corpora of short texts. unigram does so in any case."""
+    """bpe: encode every text with a space before it, so that its first word looks like every other.
+    Decoding takes it away. For corpora of short texts; unigram does so in any case."""
     field: str = "text"
     """Key of the text in JSONL lines, or the column of a parquet file."""
     pattern: Annotated[str | None, Off, told("text files of every kind", "GLOB")] = None

@@ -1,118 +1,40 @@
-"""What `pellucid sft` and `pellucid dpo` share: their options, their run folder, and the way through it.
+"""What `pellucid sft` and `pellucid dpo` share: their run folder, and the way through it.
 
-The folder holds the examples as ids and the template they were encoded with, so a run that is resumed reads neither the
-dataset nor the model it began with again, once its first checkpoint is there.
+The folder holds the examples as ids and the template they were encoded with, so a run that is resumed never reads the
+dataset again; nor, once its first checkpoint is there, the model it began with, unless an adapter to that is trained.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
-import tyro
 
 from ..base.config import from_dict, to_dict
-from ..base.errors import CheckpointError, ConfigError, DataError
+from ..base.errors import ConfigError, DataError
 from ..base.files import read_json, write_json
 from ..base.rng import Generator
-from ..checkpoint import latest_checkpoint, open_source
+from ..checkpoint import latest_checkpoint, lock_folder, open_source
 from ..checkpoint.open import CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
-from ..checkpoint.source import ModelSource
 from ..data import Examples
 from ..models import TransformerConfig, TransformerLM
 from ..nn import LoraConfig, add_lora
-from ..text import ChatML, Tokenizer, load_tokenizer
-from ..text.chat_sources import NAMED
-from ..train import Encoding, Event, Objective, TrainConfig, Trainer, TrainResult
+from ..text import Tokenizer, load_tokenizer
+from ..train import Event, Objective, TrainConfig, Trainer, TrainResult
 from .output import Output, duration, note
-from .parse import Flag, told
+from .parse import parse, pick
 from .progress import Progress
-from .runs import CONFIG, CURVE, METRICS, TOKENIZER, check_share
+from .runs import CONFIG, CURVE, METRICS, TOKENIZER
 from .signals import Stopper
+from .tune_options import ResumeSource, ResumeTuning, TuneOptions
 
 EXAMPLES, REFERENCE = "examples.bin", "reference.bin"
-Given = tyro.conf.DisallowNone
 _HELD_OUT = int.from_bytes(b"held out", "big")
-
-
-@dataclass(frozen=True)
-class TuneOptions:
-    """What both commands take."""
-
-    dataset: Annotated[Path | None, Given, tyro.conf.arg(metavar="FILE", help_behavior_hint="(needed)")] = None
-    """Examples, a JSON object a line (.jsonl, also .gz or .zst), or a .json list of them."""
-    init_from: Annotated[Path | None, Given, tyro.conf.arg(metavar="MODEL", help_behavior_hint="(needed)")] = None
-    """Model to begin with: run folder, checkpoint folder, Hugging Face folder or GGUF file."""
-    out: Annotated[Path | None, Given, told("runs/NAME after the dataset, numbered if taken", "PATH")] = None
-    """Run folder."""
-    template: str = "auto"
-    """Chat template: auto (the model's own), chatml, transcript (plain lines "User:" and "Assistant:"), or a file."""
-    too_long: Literal["error", "skip", "cut"] = "error"
-    """An example longer than the window ends the command, is left out, or loses its end."""
-    held_out: float = 0.05
-    """Share of the examples that is not trained on but evaluated; 0 for none."""
-    seq_len: Annotated[int | None, Given, told("the model's context")] = None
-    """Tokens of the window."""
-    sequences: int = 16
-    """Rows, or pairs, a step."""
-    accumulate: int = 1
-    """Parts a step is computed in: the same result in less memory."""
-    epochs: int = 3
-    """Times every example is read."""
-    steps: Annotated[int | None, Given, told("as many as the epochs take")] = None
-    """Steps, in place of epochs."""
-    learning_rate: float = 1e-4
-    """Highest learning rate."""
-    schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
-    """How it falls after the warm-up."""
-    warmup: int = 100
-    """Steps in which it rises."""
-    min_learning_rate: Annotated[float | None, Given, told("a tenth of the highest")] = None
-    """Where it ends."""
-    weight_decay: float = 0.0
-    """Pull of matrices and tables towards 0, times the learning rate."""
-    max_norm: float | None = 1.0
-    """Longest gradient; a longer one is scaled down. None: any length."""
-    lora_rank: Annotated[int | None, Given, told("no adapter: every weight is trained", "RANK")] = None
-    """Train an adapter of this rank beside every projection instead of the weights (LoRA)."""
-    lora_alpha: Annotated[float | None, Given, told("the rank")] = None
-    """The adapter's change is alpha / rank times its product."""
-    precision: Annotated[Literal["float32", "bfloat16"] | None, Given, told("the processor's best")] = None
-    """What operands of matrix products are rounded to."""
-    eval_every: int | None = 100
-    """Steps between evaluations on held-out examples. None: only at the end."""
-    save_every: int | None = 100
-    """Steps between checkpoints. None: only at the end."""
-    keep: int = TrainConfig.keep
-    """Newest checkpoints that are kept."""
-    seed: int = 0
-    """Of the order of the examples, of which are held out, and of dropout."""
-    json: Flag = False
-    """End with one line of JSON on stdout."""
-    debug: Flag = False
-    """Show a traceback with errors."""
-
-
-@dataclass(frozen=True)
-class ResumeTuning:
-    """What may stand beside --resume: a run goes on as it was begun."""
-
-    resume: Annotated[Path, tyro.conf.arg(metavar="RUN")]
-    """Run folder to continue."""
-    json: Flag = False
-    """End with one line of JSON on stdout."""
-    debug: Flag = False
-    """Show a traceback with errors."""
-
-
-@dataclass(frozen=True)
-class ResumeSource:
-    """The option that decides which of the two a command line is."""
-
-    resume: Annotated[Path | None, Given] = None
+Options = TypeVar("Options", bound=TuneOptions)
 
 
 @dataclass(frozen=True)
@@ -178,98 +100,34 @@ class Tuning:
         }
 
     def start(self) -> TransformerLM:
-        """The model the run began with."""
+        """The model to train: that the run began with, or one for its checkpoint to fill."""
+        if self.config.lora is None and latest_checkpoint(self.folder) is not None:
+            return TransformerLM(self.config.model, draw=False)
         model = replace(open_source(self.config.init_from), config=self.config.model).build()
         if self.config.lora is not None:
             add_lora(model, self.config.lora, base=self.config.init_from)
         return model
 
 
-def checked(options: TuneOptions) -> tuple[Path, ModelSource, Tokenizer]:
-    """Dataset, model and tokenizer. Raises ConfigError for what can be refused before anything is read."""
-    for name, value in (("--dataset", options.dataset), ("--init-from", options.init_from)):
-        if value is None:
-            hint = "--dataset FILE --init-from MODEL, or --resume RUN"
-            raise ConfigError(name, "is needed", hint=hint)
-    assert options.dataset is not None
-    assert options.init_from is not None
-    check_share(options.held_out)
-    if options.epochs < 1:
-        raise ConfigError("--epochs", "must be at least 1", got=options.epochs)
-    if not options.dataset.is_file():
-        raise DataError(str(options.dataset), "no such file", hint="a .jsonl file, one example a line")
-    source = open_source(options.init_from)
-    if source.tokenizer is None:
-        raise CheckpointError(str(options.init_from), "the model has no tokenizer", hint="tuning needs text")
-    train_config(options, source, 1)  # refuses what can't be
-    lora_config(options)
-    return options.dataset, source, source.tokenizer
-
-
-def train_config(options: TuneOptions, source: ModelSource, steps: int) -> TrainConfig:
-    """The training asked for. Raises ConfigError."""
-    context = source.config.max_seq_len
-    length = context if options.seq_len is None else options.seq_len
-    if not 1 <= length <= context:
-        raise ConfigError("--seq-len", "does not fit the model", got=length, expected=f"1 to {context} (the context)")
-    names = {f.name for f in fields(TrainConfig)} & {f.name for f in fields(TuneOptions)} - {"seq_len", "steps"}
-    shared = {name: getattr(options, name) for name in names}
-    return TrainConfig(
-        steps=steps if options.steps is None else options.steps,
-        seq_len=length,
-        rate_schedule=options.schedule,
-        eval_batches=None,
-        **shared,
-    )
-
-
-def lora_config(options: TuneOptions) -> LoraConfig | None:
-    """The adapter asked for. Raises ConfigError."""
-    if options.lora_rank is None:
-        if options.lora_alpha is not None:
-            raise ConfigError("--lora-alpha", "without an adapter", got=options.lora_alpha, hint="add --lora-rank")
-        return None
-    return LoraConfig(options.lora_rank, options.lora_alpha, seed=options.seed)
-
-
-def template_text(wanted: str, source: ModelSource) -> str:
-    """The chat template asked for, as Jinja. Raises ConfigError for a model without one, DataError for no file."""
-    if wanted in NAMED:
-        return NAMED[wanted]
-    if wanted == "auto":
-        if source.chat_template is None:
-            hint = "--template transcript teaches one to a model that was trained on text alone"
-            raise ConfigError(str(source.path), "the model has no chat template", hint=hint)
-        return source.chat_template
-    try:
-        return Path(wanted).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        expected = f"auto, {', '.join(NAMED)} or a file of Jinja"
-        raise DataError("--template", "no such template", got=repr(wanted), expected=expected) from None
-
-
-def special_tokens(source: ModelSource, tokenizer: Tokenizer) -> dict[str, str]:
-    """What a template calls the special tokens: as the model says, else its end of text."""
-    found = dict(source.special_tokens)
-    names = {number: name for name, number in tokenizer.special.items()}
-    if "eos_token" not in found and tokenizer.eot in names:
-        found["eos_token"] = names[tokenizer.eot]
-    return found
-
-
-def ends(source: ModelSource, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids that end an answer: those of the model, and the end of text."""
-    return tuple(dict.fromkeys([*source.eos_ids, *([] if tokenizer.eot is None else [tokenizer.eot])]))
-
-
-def encoding(text: str, tokens: dict[str, str], tokenizer: Tokenizer, longest: int, options: TuneOptions) -> Encoding:
-    """What makes examples of conversations."""
-    from ..text.jinja import JinjaTemplate  # takes as long to load as all of the text package
-
-    template = JinjaTemplate(text, variables=tokens)
-    if options.template == "chatml":
-        template.marks = ChatML.marks  # a template in Jinja doesn't say which special tokens it can't do without
-    return Encoding(template, tokenizer, longest=longest, too_long=options.too_long)
+def run_tuning(
+    cls: type[Options],
+    arguments: list[str],
+    *,
+    command: str,
+    help: str,
+    begin: Callable[[Options, Stopper], int],
+    go_on: Callable[[Tuning, Output, Stopper], int],
+) -> int:
+    """Runs a command line: with --resume, `go_on` from that folder; otherwise `begin` with its options. Returns the
+    exit status."""
+    asked = "-h" in arguments or "--help" in arguments
+    with Stopper() as stopper:
+        if not asked and pick(ResumeSource, arguments, command=command).resume is not None:
+            options = parse(ResumeTuning, arguments, command=command, help=help)
+            found = open_tuning(options.resume, f"pellucid {command}")
+            with lock_folder(found.folder):
+                return go_on(found, Output(options.json), stopper)
+        return begin(parse(cls, arguments, command=command, help=help), stopper)
 
 
 def held_out_numbers(count: int, share: float, seed: int) -> np.ndarray:
@@ -363,12 +221,14 @@ def report(
     c, kind = run.config, run.config.format
     checkpoint = latest_checkpoint(run.folder)
     resume = f"{kind} --resume {run.folder}"
-    loss = trainer.held_out_loss
+    loss, unit = trainer.held_out_loss, " nats/token" if kind == "pellucid sft" else ""
     out.facts(
         {
             "steps": f"{result.steps:,} of {c.train.steps:,} ({duration(result.seconds)})",
             "dataset": ", ".join(f"{one.count:,} of {one.name}" for one in c.layouts),
-            "held-out loss": None if loss is None else f"{loss:.4f}",
+            "left out": f"{c.skipped:,}, longer than the window" if c.skipped else None,
+            "cut": f"{c.cut:,}, at the end, to fit the window" if c.cut else None,
+            "held-out loss": None if loss is None else f"{loss:.4f}{unit}",
             **facts,
             "run folder": run.folder,
             "checkpoint": checkpoint,

@@ -5,6 +5,7 @@ from .examples import Examples, ExamplesInfo
 from .instructions import Conversation, Preference, conversations, preferences
 from .packing import PackedRows, pack
 from .questions import Question, read_questions
+from .repeats import asked, overlap, repeated, run_length
 from .sources import TEXT_SUFFIXES, Continued, Documents, documents, holds_several
 from .token_file import TokenFile
 from .token_writer import Encoded, TokenFileInfo
@@ -23,10 +24,14 @@ __all__ = [
     "TokenBatch",
     "TokenFile",
     "TokenFileInfo",
+    "asked",
     "conversations",
     "documents",
     "holds_several",
+    "overlap",
     "pack",
     "preferences",
     "read_questions",
+    "repeated",
+    "run_length",
 ]

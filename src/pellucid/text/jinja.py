@@ -74,7 +74,7 @@ class JinjaTemplate(ChatTemplate):
     ) -> None:
         self.source = source
         self._marked = _GENERATION.search(source) is not None
-        self._variables: dict[str, Any] = plain(variables or {})
+        self.variables: dict[str, Any] = plain(variables or {})
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
@@ -125,7 +125,7 @@ class JinjaTemplate(ChatTemplate):
             raise DataError(shown, f"{error.where}: {error.what}") from error
 
     def _own_text(self) -> object:
-        return [self.source, self._variables]
+        return [self.source, self.variables]
 
     def _render(
         self, messages: Sequence[Message], add_generation_prompt: bool, put: Put, *, spans: bool
@@ -150,7 +150,7 @@ class JinjaTemplate(ChatTemplate):
 
     def _run(self, messages: Sequence[Message], add_generation_prompt: bool, put: Put) -> tuple[str, Spans]:
         # The names of special tokens are the only variables that may bring some.
-        given = {name: v if name.endswith("_token") else put(v) for name, v in self._variables.items()}
+        given = {name: v if name.endswith("_token") else put(v) for name, v in self.variables.items()}
         values: dict[str, Any] = {**given, "messages": messages, "add_generation_prompt": add_generation_prompt}
         opens, closes = values[_MARKS] = stand_ins(strings_in([values, self.source]), 2)
         parts, length = [], 0

@@ -4,9 +4,8 @@ from .average import Average
 from .batches import Batch, BatchSource, HeldOutSource, NextToken, Objective, TokenWindows
 from .choices import ChoiceResult, Scores, evaluate_choices, score_choices
 from .config import TrainConfig
-from .doubts import asked, doubts, overlap, run_length
+from .doubts import doubts
 from .events import EndedEarly, Evaluated, Event, Sampled, Saved, Stepped
-from .load import load_model
 from .metrics import Metrics, read_metrics
 from .peak import measure_peak
 from .preferences import PairBatch, Pairs, PreferenceLoss, reference_log_probs
@@ -42,19 +41,15 @@ __all__ = [
     "TrainResult",
     "Trainer",
     "accumulate",
-    "asked",
     "doubts",
     "evaluate",
     "evaluate_batches",
     "evaluate_choices",
     "evaluate_file",
-    "load_model",
     "make_optimizer",
     "measure_peak",
-    "overlap",
     "read_metrics",
     "reference_log_probs",
-    "run_length",
     "score_choices",
     "train_step",
 ]

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ..base import dtypes
-from ..tape import Parameter, Tensor, constant
+from ..tape import Tensor, constant
 
 
 class Average:
-    """The running mean of parameters, by their names; begins as a copy of them."""
+    """The running mean of tensors that are trained, by their names; begins as a copy of them."""
 
-    def __init__(self, named_parameters: Iterable[tuple[str, Parameter]], decay: float) -> None:
+    def __init__(self, named: Iterable[tuple[str, Tensor]], decay: float) -> None:
         self.decay = decay
-        self._parameters = dict(named_parameters)
+        self._parameters = dict(named)
         self.tensors = {name: _copy(p) for name, p in self._parameters.items()}
 
     def update(self, step: int) -> None:
@@ -45,5 +45,5 @@ class Average:
             p.device.kernels.assign_(p.array, values[name].array)
 
 
-def _copy(parameter: Parameter) -> Tensor:
-    return Tensor(parameter.device.kernels.copy(parameter.array))
+def _copy(tensor: Tensor) -> Tensor:
+    return Tensor(tensor.device.kernels.copy(tensor.array))

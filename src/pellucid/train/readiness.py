@@ -18,12 +18,12 @@ from typing import Any, Literal
 import numpy as np
 
 from ..base.errors import PellucidError
-from ..data import TokenBatch, TokenFile
-from ..data.overlap import contained_share, repeated_share, run_hashes, sampling
+from ..data import TokenBatch, TokenFile, overlap, repeated
 from ..models import TransformerLM
 from ..optim import AdamW
 from ..text import CharTokenizer, NormalizedTokenizer, PipelineTokenizer, Tokenizer
 from .config import TrainConfig
+from .doubts import OVERLAP
 from .memory import available_memory, memory_need
 from .step import accumulate, train_step
 from .trainer import Trainer
@@ -33,7 +33,6 @@ Level = Literal["ok", "warning", "error"]
 _UNKNOWN = 0.01  # share of unknown tokens from which on the tokenizer looks wrong
 _UNUSED = 0.5  # share of the vocabulary that doesn't occur
 _REPEATED = 0.3  # share of the training text that stood in it before
-_OVERLAP = 0.05  # share of the held-out text that stands in the training text
 _RESERVE = 0.9  # share of the available memory that a run may take
 _NEAR = 0.5  # nats/token between the first loss and that of a guess
 _STEPS, _PATIENCE = 3, 60.0  # real steps, and s after which fewer do
@@ -123,20 +122,17 @@ def check_repetition(plan: Plan) -> Finding:
     """How much of the training text repeats itself, and how much of the held-out text stands in it."""
     # About a sentence: characters and bytes are a fifth of a token of a trained vocabulary.
     length = 64 if plan.tokenizer.vocab_size <= 1024 else 16
-    every = sampling(plan.tokens)
-    hashes = run_hashes(plan.tokens, length, every=every)
-    repeated = repeated_share(hashes)
-    facts: dict[str, Any] = {"repeated_share": repeated, "run": length}
-    value = f"{repeated:.1%} of the training text stood in it before"
-    overlap = 0.0
-    if plan.held_out is not None:
-        overlap = contained_share(run_hashes(plan.held_out, length, every=every), hashes)
-        value += f"; {overlap:.1%} of the held-out text stands in it"
-        facts["overlap"] = overlap
-    if overlap > _OVERLAP:
-        cure = "the held-out loss will look too good: remove duplicates from the corpus, or hold out other text"
-        return Finding("repetition", "warning", value, facts, cure)
-    if repeated > _REPEATED:
+    again = repeated(plan.tokens.ids, length)
+    facts: dict[str, Any] = {"repeated_share": again, "run": length}
+    value = f"{again:.1%} of the training text stood in it before"
+    shared = None if plan.held_out is None else overlap(plan.tokens.ids, plan.held_out.ids, length)
+    if shared is not None:
+        value += f"; {shared:.1%} of the held-out text stands in it"
+        facts["overlap"] = shared
+        if shared >= OVERLAP:
+            cure = "the held-out loss will look too good: remove duplicates from the corpus, or hold out other text"
+            return Finding("repetition", "warning", value, facts, cure)
+    if again > _REPEATED:
         return Finding("repetition", "warning", value, facts, "remove duplicates, or train for fewer steps")
     return Finding("repetition", "ok", value, facts)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..base.errors import DataError
 from ..data import Conversation, Preference
-from ..text import ChatTemplate, Tokenizer
+from ..text import CharTokenizer, ChatTemplate, Tokenizer
 
 TooLong = Literal["error", "skip", "cut"]
 Example = tuple[np.ndarray, np.ndarray]
@@ -74,8 +74,11 @@ class Encoding:
                 same = min(len(before), len(ids))
                 counts[: int(np.argmin(np.append(before[:same] == ids[:same], False)))] = False
         except DataError as error:
+            hint = error.hint
+            if error.where.startswith(CharTokenizer.__name__):
+                hint = "begin with a model that can read any text, trained with --train-tokenizer for one"
             raise DataError(
-                f"{where}: {error.where}", error.what, got=error.got, expected=error.expected, hint=error.hint
+                f"{where}: {error.where}", error.what, got=error.got, expected=error.expected, hint=hint
             ) from None
         if not counts[1:].any():
             hint = "use a template with {% generation %} blocks"
@@ -84,7 +87,7 @@ class Encoding:
         if len(ids) <= self.longest:
             return ids, counts
         if self.too_long == "error":
-            hint = "a longer window, or leave such examples out (skip) or cut them (cut)"
+            hint = "a longer window (--seq-len), or leave such examples out or cut them (--too-long skip, cut)"
             raise DataError(
                 where, "longer than the window", got=f"{len(ids)} tokens", expected=f"at most {self.longest}", hint=hint
             )

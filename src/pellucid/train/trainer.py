@@ -90,7 +90,8 @@ class Trainer:
         if config.patience is not None and held_out is None:
             raise ConfigError("Trainer", "patience without held-out text", hint="hold text out, or leave patience out")
         self.optimizer = make_optimizer(model, config)
-        self.average = None if config.ema is None else Average(model.named_trained(), config.ema)
+        trained = [(name, p) for name, p in kept_tensors(model).items() if p.requires_grad]
+        self.average = None if config.ema is None else Average(trained, config.ema)
         self.judge = Judge()
         self.step = 0  # steps done
         self.held_out_loss: float | None = None
