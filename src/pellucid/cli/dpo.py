@@ -32,6 +32,7 @@ from .tuning import (
     ends,
     held_out_numbers,
     lora_config,
+    model_config,
     open_tuning,
     report,
     save_tuning,
@@ -88,8 +89,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _begin(options: DpoCommand, stopper: Stopper) -> int:
-    from .session import best_precision  # brings the kernels, which --help has no use for
-
     if not options.beta > 0:
         raise ConfigError("--beta", "must be positive", got=options.beta)
     if not 0 <= options.smoothing < 0.5:
@@ -116,7 +115,7 @@ def _begin(options: DpoCommand, stopper: Stopper) -> int:
             special_tokens=tuple(SpecialToken(*one) for one in tokens.items()),
             eos_ids=ends(source, tokenizer),
             tokenizer=tokenizer.fingerprint(),
-            model=replace(source.config, precision=options.precision or best_precision()),
+            model=model_config(options, source),
             train=train_config(options, source, -(-options.epochs * trained // options.sequences)),
             lora=lora_config(options),
             packing=False,

@@ -29,6 +29,7 @@ from .tuning import (
     ends,
     held_out_numbers,
     lora_config,
+    model_config,
     open_tuning,
     report,
     save_tuning,
@@ -76,8 +77,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _begin(options: SftCommand, stopper: Stopper) -> int:
-    from .session import best_precision  # brings the kernels, which --help has no use for
-
     dataset, source, tokenizer = checked(options)
     text, tokens = template_text(options.template, source), special_tokens(source, tokenizer)
     config = train_config(options, source, 1)
@@ -85,7 +84,6 @@ def _begin(options: SftCommand, stopper: Stopper) -> int:
     with new_folder(options.out, dataset.resolve().stem.split(".")[0] or "dataset") as folder:
         note(f"reading {dataset}")
         Examples.write(folder / EXAMPLES, making.examples(conversations(dataset)))
-        model = replace(source.config, precision=options.precision or best_precision())
         made = TuneConfig(
             format="pellucid sft",
             version=1,
@@ -99,7 +97,7 @@ def _begin(options: SftCommand, stopper: Stopper) -> int:
             special_tokens=tuple(SpecialToken(*one) for one in tokens.items()),
             eos_ids=ends(source, tokenizer),
             tokenizer=tokenizer.fingerprint(),
-            model=model,
+            model=model_config(options, source),
             train=config,
             lora=lora_config(options),
             packing=options.packing,

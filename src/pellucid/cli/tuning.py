@@ -82,6 +82,8 @@ class TuneOptions:
     """The adapter's change is alpha / rank times its product."""
     precision: Annotated[Literal["float32", "bfloat16"] | None, Given, told("the processor's best")] = None
     """What operands of matrix products are rounded to."""
+    checkpoint_blocks: bool = TransformerConfig.checkpoint_blocks
+    """Compute each block's forward again for its backward: less memory, a third more time."""
     eval_every: int | None = 100
     """Steps between evaluations on held-out examples. None: only at the end."""
     save_every: int | None = 100
@@ -221,6 +223,14 @@ def train_config(options: TuneOptions, source: ModelSource, steps: int) -> Train
         eval_batches=None,
         **shared,
     )
+
+
+def model_config(options: TuneOptions, source: ModelSource) -> TransformerConfig:
+    """The model's configuration, computed as asked for."""
+    from .session import best_precision  # brings the kernels, which --help has no use for
+
+    precision = options.precision or best_precision()
+    return replace(source.config, precision=precision, checkpoint_blocks=options.checkpoint_blocks)
 
 
 def lora_config(options: TuneOptions) -> LoraConfig | None:

@@ -21,10 +21,11 @@ _SAMPLED = 4096  # tokens at both ends of a file without a checksum
 
 
 class Batch(Protocol):
-    """What a step computes with. n_targets: predicted tokens that count."""
+    """What a step computes with. len: rows, which `split` divides; n_targets: predicted tokens that count."""
 
     @property
     def n_targets(self) -> int: ...
+    def __len__(self) -> int: ...
     def split(self, n: int, /) -> Sequence[Batch]: ...
 
 

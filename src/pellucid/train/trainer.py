@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -342,7 +342,7 @@ class Trainer:
 
     def _held_out_loss(self, batches: int | None) -> Evaluation:
         assert self.held_out is not None
-        found = evaluate_batches(self.model, self.held_out.batches(batches), objective=self.objective)
+        found = evaluate_batches(self.model, self._parts(self.held_out.batches(batches)), objective=self.objective)
         if not isfinite(found.loss):
             raise NonFiniteError(
                 f"step {self.step}",
@@ -351,3 +351,12 @@ class Trainer:
                 hint="the last update was too large: lower the learning rate or clip harder",
             )
         return found
+
+    def _parts(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Batches as a step computes them: what is trained in parts may be too large to be evaluated whole."""
+        for batch in batches:
+            if self.config.micro_batches == 1:
+                yield batch
+            else:
+                parts = batch.split(min(self.config.micro_batches, len(batch)))
+                yield from (part for part in parts if part.n_targets)
