@@ -76,6 +76,9 @@ def test_dpo_moves_answers_apart(base: Path, tmp_path: Path, capsys: pytest.Capt
     assert found["pairs"] == 16
     assert found["margin"] > 0
     assert found["held_out_loss"] < 0.6931
+    (measured,) = [m for m in read_metrics(out / "metrics.jsonl") if "held_out_loss" in m]
+    assert found["held-out margin"] == round(measured["held_out_margin"], 4) > 0
+    assert found["held-out preferred"] == measured["held_out_preferred"] > 0.5
 
 
 @pytest.mark.parametrize(("command", "records"), [("sft", ASKED), ("dpo", PAIRS)])
