@@ -76,6 +76,9 @@ def test_dpo_moves_answers_apart(base: Path, tmp_path: Path, capsys: pytest.Capt
     assert found["pairs"] == 16
     assert found["margin"] > 0
     assert found["held_out_loss"] < 0.6931
+    (measured,) = [m for m in read_metrics(out / "metrics.jsonl") if "held_out_loss" in m]
+    assert found["held-out margin"] == round(measured["held_out_margin"], 4) > 0
+    assert found["held-out preferred"] == measured["held_out_preferred"] > 0.5
 
 
 @pytest.mark.parametrize(("command", "records"), [("sft", ASKED), ("dpo", PAIRS)])
@@ -91,6 +94,39 @@ def test_an_adapter_alone_is_trained_and_opens_with_its_base(
     changed = [n for n in before if before[n].detach().numpy().tobytes() != after[n].detach().numpy().tobytes()]
     assert changed
     assert all("_proj" in name for name in changed)
+
+
+def test_an_adapter_is_exported_alone_and_merged_again(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, run, alone = lines(tmp_path / "a.jsonl", ASKED), tmp_path / "run", tmp_path / "adapter"
+    options = ["--dataset", path, "--init-from", base, "--out", run, "--steps", 4, "--lora-rank", 4, "--lora-alpha", 8]
+    result(capsys, "sft", *options, *QUICK)
+    found = result(capsys, "export", run, "--out", alone, "--format", "peft")
+    assert found["parity"]["same"] == found["parity"]["tokens"]
+    assert found["parity"]["error"] < 1e-6
+    assert sorted(p.name for p in alone.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    assert json.loads((alone / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
+    result(capsys, "merge", base, alone, tmp_path / "merged")
+    a, b = (dict(open_model(p).model.named_parameters()) for p in (run, tmp_path / "merged"))
+    assert all(a[n].detach().numpy().tobytes() == b[n].detach().numpy().tobytes() for n in a)
+    message = mistake(capsys, "export", base, "--out", tmp_path / "x", "--format", "peft")
+    hint = "hint: train one: pellucid sft --lora-rank 16"
+    assert message == f"pellucid export: --format peft: not a run that trained an adapter; got {base}. {hint}"
+
+
+@pytest.mark.parametrize("rank", [[], ["--lora-rank", 4]])
+def test_blocks_that_are_computed_again_change_no_bit(
+    rank: list[object], base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = lines(tmp_path / "a.jsonl", ASKED)
+    options = ["--dataset", path, "--init-from", base, "--steps", 4, "--sequences", 4, "--accumulate", 3, *rank, *QUICK]
+    plain = result(capsys, "sft", *options, "--out", tmp_path / "plain")
+    again = result(capsys, "sft", *options, "--out", tmp_path / "again", "--checkpoint-blocks")
+    assert plain["held_out_loss"] == again["held_out_loss"]
+    a, b = (dict(open_model(tmp_path / n).model.named_parameters()) for n in ("plain", "again"))
+    assert all(a[n].detach().numpy().tobytes() == b[n].detach().numpy().tobytes() for n in a)
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["model"]["checkpoint_blocks"]
 
 
 @pytest.mark.parametrize("command", ["sft", "dpo"])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pellucid.cli.app import COMMANDS
 from pellucid.train import read_metrics
 
 SAYS = {
@@ -42,7 +41,6 @@ def test_example(name: str, repository: Path, capsys: pytest.CaptureFixture[str]
         assert part in out
 
 
-@pytest.mark.skipif("sft" not in COMMANDS, reason="no fine-tuning command")
 def test_the_whole_story(
     repository: Path,
     corpus_folder: Path,

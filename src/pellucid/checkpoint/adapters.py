@@ -175,7 +175,7 @@ def base_fingerprint(model: Module) -> str:
         arrays = [part.array] if isinstance(part, Tensor) else [a for a in (part.values, part.scale) if a is not None]
         for array in arrays:
             digest.update(f"{path} {array.dtype.name} {array.shape}\n".encode())
-            digest.update(np.ascontiguousarray(array.device.download(array)).reshape(-1).view(np.uint8).data)
+            digest.update(np.ascontiguousarray(array.device.host(array)).reshape(-1).view(np.uint8).data)
     found = digest.hexdigest()
     if adapters is not None:
         adapters.fingerprint = found

@@ -103,6 +103,9 @@ def load_streamed(targets: Mapping[str, Tensor], source: Streamed) -> None:
     for name, target in targets.items():
         value = source[name]
         target.device.kernels.assign_(target.array, target.device.upload(value, dtype(value.dtype)))
+    # blocks of the sizes of weights, which nothing that follows will ask for
+    for device in {target.device for target in targets.values()}:
+        device.trim()
 
 
 def _check(targets: Mapping[str, Tensor], source: Any, *, cast: bool, where: str) -> None:

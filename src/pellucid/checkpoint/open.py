@@ -132,15 +132,21 @@ class AdaptedSource(ModelSource):
 
     def build(self, *, device: str | Device = "cpu") -> TransformerLM:
         """The base with the adapter merged into it. Raises CheckpointError where it is another base, too."""
+        model = self.adapted(device=device)
+        merge_lora(model)
+        return model
+
+    def adapted(self, *, device: str | Device = "cpu") -> TransformerLM:
+        """The base with the adapter beside its weights. Raises what `build` raises."""
         assert self.base is not None
         assert self.checkpoint is not None
         model = replace(self.base, config=self.config).build(device=device)
         where = f"{self.path}/config.json"
         held = self.checkpoint.config
-        add_lora(model, from_dict(LoraConfig, held[LORA], where=f"{where}.{LORA}"))
+        name = base_path(held, where=where)
+        add_lora(model, from_dict(LoraConfig, held[LORA], where=f"{where}.{LORA}"), base=name)
         check_base(model, held, where=where)
         load_into(adapter_tensors(model), self.checkpoint.tensors)
-        merge_lora(model)
         return model
 
 

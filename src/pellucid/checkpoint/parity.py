@@ -9,7 +9,9 @@ import numpy as np
 
 from ..models import TransformerLM
 from ..tape import no_grad
+from .adapters import load_lora
 from .open import open_source
+from .source import ModelSource
 
 _TOKENS = 32  # of the prompt, less where the context is shorter
 _SEED = 1
@@ -28,17 +30,19 @@ class Parity:
         return f"logits differ by {self.error:.1e} of the largest; {self.same} of {self.tokens} greedy tokens equal"
 
 
-def parity(path: str | Path, model: TransformerLM) -> Parity:
+def parity(path: str | Path, model: TransformerLM, *, base: ModelSource | None = None) -> Parity:
     """Reads the model at `path` and compares it with `model`, both with the products of `model.config.precision`.
 
-    Raises what `open_model` raises.
+    base: of an adapter, where `path` is one that was saved alone. Raises what `open_model` and `load_lora` raise.
     """
     config = model.config
     count = min(_TOKENS, config.max_seq_len)
     prompt = np.random.default_rng(_SEED).integers(0, config.vocab_size, (1, count))
-    source = open_source(path)
-    written = replace(source, config=replace(source.config, precision=config.precision))
-    found = _logits(written.build(), prompt)
+    source = open_source(path) if base is None else base
+    written = replace(source, config=replace(source.config, precision=config.precision)).build()
+    if base is not None:
+        load_lora(written, path)
+    found = _logits(written, prompt)
     expected = _logits(model, prompt)
     error = float(np.abs(found - expected).max() / max(np.abs(expected).max(), np.finfo(np.float32).tiny))
     same = int((found.argmax(-1) == expected.argmax(-1)).sum())

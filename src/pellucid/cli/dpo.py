@@ -27,8 +27,9 @@ Examples:
   pellucid dpo --resume runs/pairs                        go on after Ctrl-C, a crash or a power cut
 
 A line of the dataset is a JSON object with chosen and rejected, beside a prompt or conversations. What the model thinks
-of every answer before the first step is computed once, and kept in the run folder. metrics.jsonl says for each step how
-far the answers have moved apart (margin) and the share of pairs that moved the right way (preferred)."""
+of every answer before the first step is computed once, and kept in the run folder. metrics.jsonl says for each step and
+each evaluation how far the answers have moved apart (margin) and the share of pairs that moved the right way
+(preferred)."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,13 @@ def _train(run: Tuning, out: Output, stopper: Stopper) -> int:
     announce(run, len(trained), int(held.sum()), "pairs")
     objective = PreferenceLoss(beta=c.beta or 0.1, smoothing=c.smoothing or 0.0)
     trainer, result = train(run, model, stopper, trained, measured, objective)
-    last = [m for m in read_metrics(run.folder / METRICS) if "margin" in m][-20:]
+    metrics = read_metrics(run.folder / METRICS)
+    last, measures = [m for m in metrics if "margin" in m][-20:], [m for m in metrics if "held_out_margin" in m]
     facts = {
         "pairs": len(trained),
         "margin": round(sum(m["margin"] for m in last) / max(1, len(last)), 4),
         "preferred": round(sum(m["preferred"] for m in last) / max(1, len(last)), 4),
+        "held-out margin": round(measures[-1]["held_out_margin"], 4) if measures else None,
+        "held-out preferred": round(measures[-1]["held_out_preferred"], 4) if measures else None,
     }
     return report(run, trainer, result, facts, out, stopper)

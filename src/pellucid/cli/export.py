@@ -11,7 +11,17 @@ import tyro
 
 from ..base import dtypes
 from ..base.errors import ConfigError
-from ..checkpoint import Companions, OpenedModel, keep_model, open_model, parity, write_gguf, write_hub
+from ..checkpoint import (
+    AdaptedSource,
+    Companions,
+    OpenedModel,
+    keep_model,
+    open_model,
+    parity,
+    save_lora,
+    write_gguf,
+    write_hub,
+)
 from ..checkpoint.published.gguf_read import holds_gguf
 from ..checkpoint.published.gguf_write import Precision
 from .output import Output, note
@@ -25,6 +35,7 @@ Examples:
   pellucid export runs/book --out book-hf --format hf              a Hugging Face folder
   pellucid export runs/book --out book-hf --format hf --precision bfloat16 --shard-mb 2000
   pellucid export runs/book --out book.gguf --format gguf --precision int8     a file for llama.cpp (Q8_0)
+  pellucid export runs/chats --out my-adapter --format peft        the adapter of a run with --lora-rank, alone
 
 hf and gguf hold byte-pair vocabularies (train --train-tokenizer --tokenizer bpe) and those of published models.
 
@@ -43,11 +54,13 @@ class ExportCommand:
     """Run folder (its newest checkpoint), checkpoint folder, or a published model."""
     out: Annotated[Path, tyro.conf.arg(metavar="PATH")]
     """Where to write it; an export of the same format that is there is replaced."""
-    format: Literal["pellucid", "hf", "gguf"] = "pellucid"
-    """pellucid: a checkpoint. hf: a Hugging Face folder. gguf: one file, for llama.cpp."""
+    format: Literal["pellucid", "hf", "gguf", "peft"] = "pellucid"
+    """pellucid: a checkpoint. hf: a Hugging Face folder. gguf: one file, for llama.cpp. peft: an adapter without its
+    base."""
     precision: Literal["float32", "bfloat16", "float16", "q8", "int8"] = "float32"
     """Of the weights. pellucid takes float32 and q8 (int8 with one scale a row of each matrix).
-    hf takes float32, bfloat16 and float16; gguf float32, bfloat16 and int8 (Q8_0: one scale for 32 weights)."""
+    hf takes float32, bfloat16 and float16; gguf float32, bfloat16 and int8 (Q8_0: one scale for 32 weights); peft
+    float32."""
     shard_mb: Annotated[int | None, Off, told("one file", "MB")] = None
     """hf: write several files of weights, each of this many million bytes at most."""
     average: Flag = False
@@ -105,9 +118,18 @@ def _gguf(opened: OpenedModel, options: ExportCommand) -> Path:
     return options.out
 
 
+def _peft(opened: OpenedModel, options: ExportCommand) -> Path:
+    source = opened.source
+    if not isinstance(source, AdaptedSource):
+        hint = "train one: pellucid sft --lora-rank 16"
+        raise ConfigError("--format peft", "not a run that trained an adapter", got=opened.path, hint=hint)
+    return save_lora(source.adapted(), options.out)
+
+
 WRITERS: dict[str, Writer] = {
     "pellucid": Writer(("float32", "q8"), False, _pellucid),
     "gguf": Writer(("float32", "bfloat16", "int8"), False, _gguf),
+    "peft": Writer(("float32",), False, _peft),
     "hf": Writer(("float32", "bfloat16", "float16"), True, _hf),
 }
 
@@ -126,13 +148,15 @@ def run(arguments: list[str]) -> int:
         raise ConfigError("--shard-mb", what, got=options.shard_mb)
     opened = open_model(options.path, average=options.average)
     path = writer.write(opened, options)
-    report(opened, path, options.precision, Output(options.json))
+    report(opened, path, options, Output(options.json))
     return 0
 
 
-def report(opened: OpenedModel, path: Path, precision: str, out: Output) -> None:
+def report(opened: OpenedModel, path: Path, options: ExportCommand, out: Output) -> None:
     """What was written, and how far its logits are from the model's own."""
-    found = parity(path, opened.model)
+    source, precision = opened.source, options.precision
+    base = source.base if options.format == "peft" and isinstance(source, AdaptedSource) else None
+    found = parity(path, opened.model, base=base)
     nbytes = sum(p.stat().st_size for p in path.iterdir()) if path.is_dir() else path.stat().st_size
     facts: dict[str, Any] = {"checkpoint": str(opened.path), "exported": str(path), "precision": precision}
     ignored = ", ".join(opened.source.ignored) or None

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from ..base.errors import ConfigError
+from ..models import TransformerConfig
 from ..nn import LoraConfig
 from ..train import TrainConfig
 from .options import in_flags
@@ -62,6 +63,8 @@ class TuneOptions:
     """The adapter's change is alpha / rank times its product."""
     precision: Annotated[Literal["float32", "bfloat16"] | None, Given, told("the processor's best")] = None
     """What operands of matrix products are rounded to."""
+    checkpoint_blocks: bool = TransformerConfig.checkpoint_blocks
+    """Compute each block's forward again for its backward: less memory, a third more time."""
     eval_every: int | None = 100
     """Steps between evaluations on held-out examples. None: only at the end."""
     save_every: int | None = 100

@@ -41,7 +41,8 @@ class TuneStart:
         if self.source.tokenizer is None:
             raise CheckpointError(str(options.init_from), "the model has no tokenizer", hint="tuning needs text")
         self.tokenizer = self.source.tokenizer
-        self.model = replace(self.source.config, precision=options.precision or precision)
+        how = {"precision": options.precision or precision, "checkpoint_blocks": options.checkpoint_blocks}
+        self.model = replace(self.source.config, **how)
         self.lora = lora_config(options)
         window = train_config(options, self.model.max_seq_len, 1).seq_len + 1
         self.template = template(options.template, self.source)

@@ -63,6 +63,9 @@ class Device(ABC):
     def synchronize(self) -> None:
         """Waits until every kernel launched so far has completed."""
 
+    def trim(self) -> None:  # noqa: B027 - a device that keeps nothing has nothing to do
+        """Gives memory that is kept for later requests back to the system; nothing where none is kept."""
+
     @cached_property
     def kernels(self) -> Any:
         """The kernel functions of this device, loaded at the first use."""

@@ -21,10 +21,11 @@ _SAMPLED = 4096  # tokens at both ends of a file without a checksum
 
 
 class Batch(Protocol):
-    """What a step computes with. n_targets: predicted tokens that count."""
+    """What a step computes with. len: rows, which `split` divides; n_targets: predicted tokens that count."""
 
     @property
     def n_targets(self) -> int: ...
+    def __len__(self) -> int: ...
     def split(self, n: int, /) -> Sequence[Batch]: ...
 
 
@@ -46,7 +47,8 @@ class HeldOutSource(Protocol):
 
 class Objective(Protocol):
     """What a step lowers. loss: of a part of a batch, times its share, shape (). weight: what the shares of parts are
-    told by, and the mean over batches. record: numbers for the line of the step just done, which are forgotten then."""
+    told by, and the mean over batches. record: numbers for the line of the step or evaluation just done, which are
+    forgotten then."""
 
     def loss(self, model: TransformerLM, part: Any, share: float, /) -> Tensor: ...
     def weight(self, batch: Any, /) -> float: ...

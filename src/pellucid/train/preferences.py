@@ -114,7 +114,7 @@ def _examples(examples: Examples, numbers: list[int]) -> TokenBatch:
 
 class PreferenceLoss:
     """The objective. margin: beta times what ln p of the two answers have moved apart, nats, the mean over the pairs of
-    the step; preferred: the share of pairs whose chosen answer has gained on the other."""
+    the step, or of an evaluation; preferred: the share of pairs whose chosen answer has gained on the other."""
 
     def __init__(self, *, beta: float = 0.1, smoothing: float = 0.0) -> None:
         self.beta, self.smoothing = beta, smoothing
@@ -125,8 +125,7 @@ class PreferenceLoss:
         pairs = len(part)
         chosen, rejected = (concatenate([x.reshape(1) for x in some]) for some in (rows[:pairs], rows[pairs:]))
         reference = tensor(part.reference.astype(np.float32), device=model.device)
-        if chosen.requires_grad:  # not where held-out pairs are only measured
-            self._margins += self._moved(chosen, rejected, part)
+        self._margins += self._moved(chosen, rejected, part)
         loss = preference_loss(chosen, rejected, reference, beta=self.beta, smoothing=self.smoothing)
         return loss * share if share != 1 else loss
 

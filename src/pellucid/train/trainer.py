@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -97,6 +97,7 @@ class Trainer:
         self.held_out_loss: float | None = None
         self._sample = sample
         self._on_event = on_event or (lambda event: None)
+        self._held_out_record: dict[str, float] = {}
         self._stop = self._replanned = False
         self._saved_at = -1
 
@@ -326,7 +327,9 @@ class Trainer:
         self._on_event(Evaluated(self.step, found.loss, found.perplexity, found.n_targets, whole, average))
         if metrics is not None:
             record = {"step": self.step, "held_out_loss": found.loss, "n_targets": found.n_targets}
-            metrics.write(record if average is None else record | {"average_held_out_loss": average})
+            metrics.write(
+                record | self._held_out_record | ({} if average is None else {"average_held_out_loss": average})
+            )
         return self._judged(found, mean)
 
     def _judged(self, found: Evaluation, mean: Evaluation | None) -> float:
@@ -335,15 +338,20 @@ class Trainer:
 
     def _measure(self, batches: int | None) -> tuple[Evaluation, Evaluation | None]:
         """The held-out loss of the weights, and of their running mean where there is one."""
+        self.objective.record()  # what a step left
         found = self._held_out_loss(batches)
+        self._held_out_record = {f"held_out_{name}": value for name, value in self.objective.record().items()}
         if self.average is None:
             return found, None
         with self.average.in_place():
-            return found, self._held_out_loss(batches)
+            mean = self._held_out_loss(batches)
+        self.objective.record()
+        return found, mean
 
     def _held_out_loss(self, batches: int | None) -> Evaluation:
         assert self.held_out is not None
-        found = evaluate_batches(self.model, self.held_out.batches(batches), objective=self.objective)
+        self.model.device.trim()  # blocks of the sizes of a step, which are others
+        found = evaluate_batches(self.model, self._parts(self.held_out.batches(batches)), objective=self.objective)
         if not isfinite(found.loss):
             raise NonFiniteError(
                 f"step {self.step}",
@@ -351,4 +359,14 @@ class Trainer:
                 got=f"loss {found.loss}",
                 hint="the last update was too large: lower the learning rate or clip harder",
             )
+        self.model.device.trim()
         return found
+
+    def _parts(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Batches as a step computes them: what is trained in parts may be too large to be evaluated whole."""
+        for batch in batches:
+            if self.config.micro_batches == 1:
+                yield batch
+            else:
+                parts = batch.split(min(self.config.micro_batches, len(batch)))
+                yield from (part for part in parts if part.n_targets)
