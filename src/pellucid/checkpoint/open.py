@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,11 +22,15 @@ from .load import load_into
 from .published.gguf_read import holds_gguf, read_gguf_source
 from .published.hub_read import holds_hub, read_hub
 from .runs import latest_checkpoint
-from .source import Format, ModelSource, OpenedModel
+from .source import Format, ModelSource, OpenedModel, check_layers
+from .storage import unreadable
 
 OURS = "pellucid"
 #: Settings that a checkpoint's config.json may hold beside the model's.
 CHAT_TEMPLATE, SPECIAL_TOKENS, BEGIN_IDS, EOS_IDS = "chat_template", "special_tokens", "begin_ids", "eos_ids"
+
+# Adapters on one another: an adapter of a run that trained one, and so on.
+_DEEPEST = 16
 
 
 def open_model(path: StrPath, *, max_seq_len: int | None = None, device: str | Device = "cpu") -> OpenedModel:
@@ -46,21 +51,37 @@ def open_model(path: StrPath, *, max_seq_len: int | None = None, device: str | D
 
 def open_source(path: StrPath) -> ModelSource:
     """What `open_model` would build the model from. Raises what `open_model` raises."""
-    home = Path(path)
+    home = _findable(path)
     for kind in FORMATS:
         if kind.holds(home):
             return kind.read(home)
     return _read_ours(home)  # which says what is missing
 
 
+def _findable(path: StrPath) -> Path:
+    """The path, which may lead nowhere. Raises CheckpointError for one that the system can't even look for."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except ValueError as error:
+        raise CheckpointError(ascii(os.fspath(path))[:80], "not a path") from error
+    return Path(path)
+
+
 def is_published(path: StrPath) -> bool:
     """Whether a path holds a model in a format other than ours."""
-    return any(kind.holds(Path(path)) for kind in FORMATS if kind.name != OURS)
+    home = _findable(path)
+    return any(kind.holds(home) for kind in FORMATS if kind.name != OURS)
 
 
 def model_from(checkpoint: Checkpoint, *, device: str | Device = "cpu") -> TransformerLM:
     """The model a checkpoint describes, with its weights. Raises CheckpointError for another architecture."""
-    model = TransformerLM(checkpoint_config(checkpoint), device=device, draw=False)
+    config = checkpoint_config(checkpoint)
+    check_layers(config, len(checkpoint.tensors), str(checkpoint.path))
+    model = TransformerLM(config, device=device, draw=False)
     load_into(dict(model.named_parameters()), checkpoint.tensors)
     return model
 
@@ -80,12 +101,18 @@ def _holds_ours(path: Path) -> bool:
     return latest_checkpoint(path) is not None or (current(path) / "state.json").is_file()
 
 
-def _read_ours(path: Path) -> ModelSource:
+def _read_ours(path: Path, *, above: tuple[Path, ...] = ()) -> ModelSource:
+    """above: the adapters that this is the base of."""
     newest = latest_checkpoint(path)
     found = load_checkpoint(path if newest is None else newest)
     base = None
     if found.config.get("architecture") == "LoRA":
-        base = open_source(base_path(found.config, where=f"{found.path}/config.json"))
+        where, here = f"{found.path}/config.json", found.path.resolve()
+        if here in above or len(above) == _DEEPEST:
+            what = "an adapter of itself" if here in above else f"more than {_DEEPEST} adapters on one another"
+            raise CheckpointError(where, what, hint="restore the path of the base in the file")
+        home = _findable(base_path(found.config, where=where))
+        base = _read_ours(home, above=(*above, here)) if _holds_ours(home) else open_source(home)
         config = base.config
     else:
         config = checkpoint_config(found)

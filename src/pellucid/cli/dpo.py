@@ -115,6 +115,7 @@ def _begin(options: DpoCommand, stopper: Stopper) -> int:
             template=text,
             special_tokens=tuple(SpecialToken(*one) for one in tokens.items()),
             eos_ids=ends(source, tokenizer),
+            begin_ids=source.begin_ids,
             tokenizer=tokenizer.fingerprint(),
             model=replace(source.config, precision=options.precision or best_precision()),
             train=train_config(options, source, -(-options.epochs * trained // options.sequences)),

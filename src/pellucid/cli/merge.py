@@ -10,7 +10,7 @@ import tyro
 
 from ..base.config import to_dict
 from ..checkpoint import load_lora, open_model, save_checkpoint
-from ..checkpoint.open import CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
+from ..checkpoint.open import BEGIN_IDS, CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
 from ..nn import merge_lora
 from .output import Output
 from .parse import Flag, parse
@@ -51,6 +51,7 @@ def run(arguments: list[str]) -> int:
         CHAT_TEMPLATE: opened.chat_template,
         SPECIAL_TOKENS: dict(opened.special_tokens) or None,
         EOS_IDS: list(opened.eos_ids) or None,
+        BEGIN_IDS: None if opened.source.begin_ids is None else list(opened.source.begin_ids),
     }
     path = save_checkpoint(
         options.out,

@@ -98,6 +98,7 @@ def _begin(options: SftCommand, stopper: Stopper) -> int:
             template=text,
             special_tokens=tuple(SpecialToken(*one) for one in tokens.items()),
             eos_ids=ends(source, tokenizer),
+            begin_ids=source.begin_ids,
             tokenizer=tokenizer.fingerprint(),
             model=model,
             train=config,

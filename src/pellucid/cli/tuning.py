@@ -19,7 +19,7 @@ from ..base.errors import CheckpointError, ConfigError, DataError
 from ..base.files import read_json, write_json
 from ..base.rng import Generator
 from ..checkpoint import latest_checkpoint, open_source
-from ..checkpoint.open import CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
+from ..checkpoint.open import BEGIN_IDS, CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
 from ..checkpoint.source import ModelSource
 from ..data import Examples
 from ..models import TransformerConfig, TransformerLM
@@ -154,6 +154,7 @@ class TuneConfig:
     packing: bool = True
     beta: float | None = None
     smoothing: float | None = None
+    begin_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ class Tuning:
             CHAT_TEMPLATE: c.template,
             SPECIAL_TOKENS: {t.name: t.text for t in c.special_tokens},
             EOS_IDS: list(c.eos_ids),
+            **({} if c.begin_ids is None else {BEGIN_IDS: list(c.begin_ids)}),
         }
 
     def start(self) -> TransformerLM:
@@ -236,6 +238,10 @@ def template_text(wanted: str, source: ModelSource) -> str:
     """The chat template asked for, as Jinja. Raises ConfigError for a model without one, DataError for no file."""
     if wanted in NAMED:
         return NAMED[wanted]
+    if wanted.endswith(".json"):
+        from ..text.jinja import JinjaTemplate  # takes as long to load as all of the text package
+
+        return JinjaTemplate.load(wanted).source
     if wanted == "auto":
         if source.chat_template is None:
             hint = "--template transcript teaches one to a model that was trained on text alone"
