@@ -1,9 +1,9 @@
 """Chat templates in Jinja, as published models carry them, run in a sandbox.
 
 A template file is code of somebody else's. It runs in a sandbox (`sandbox.py`): no attribute of Python's internals, no
-changed argument, no file, no run without an end, and at most `LARGEST` characters of output. What it may call beside Jinja's own is what
-Hugging Face offers: `raise_exception`, `strftime_now`, the filter `tojson`, `break` and `continue`, and the block
-`{% generation %}` around the assistant's words.
+changed argument, no file, no run without an end, and at most `LARGEST` characters of output. What it may call beside
+Jinja's own is what Hugging Face offers: `raise_exception`, `strftime_now`, the filter `tojson`, `break` and `continue`,
+and the block `{% generation %}` around the assistant's words.
 
 Imported by name, because Jinja takes as long to load as all of `pellucid.text`.
 """

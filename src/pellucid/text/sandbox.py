@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sized
 from functools import wraps
-from typing import Any, ClassVar
+from typing import Any
 
 from jinja2 import nodes
 from jinja2.ext import Extension
@@ -36,10 +36,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """Jinja's immutable sandbox with bounds; `begin` starts the count anew. Raises DataError for a template that runs
     without an end or makes a value that is too large."""
 
-    intercepted_binops: ClassVar[frozenset[str]] = frozenset({"+", "*", "**", "%"})
-
     def __init__(self, *, more_filters: dict[str, Callable[..., Any]], **options: Any) -> None:
         super().__init__(**options)
+        self.intercepted_binops = frozenset({"+", "*", "**", "%"})
         self._turns = 0
         self.add_extension(_Counted)
         self.filters = {name: self._bounded(function) for name, function in (self.filters | more_filters).items()}

@@ -193,9 +193,9 @@ def _rope(keys: Keys, context: int, base: float) -> dict[str, Any]:
     base = keys.real("rope_theta", base)
     inner = Keys(table, f"{keys.where}: {name}")
     base = inner.real("rope_theta", base)
-    kind = inner.take("rope_type", inner.take("type", "default"))
+    kind: Any = inner.take("rope_type", inner.take("type", "default"))
     inner.drop("type")
-    if not isinstance(kind, str) or kind not in _ROPE_KEYS:
+    if kind not in list(_ROPE_KEYS):  # a list, which anything can be looked up in
         inner.refuse("rope_type", kind, expected=", ".join(_ROPE_KEYS))
     if inner.real("partial_rotary_factor", 1.0) != 1.0:
         inner.refuse("partial_rotary_factor", table["partial_rotary_factor"], expected="1.0")
