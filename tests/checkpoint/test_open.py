@@ -83,6 +83,8 @@ def test_formats_are_told_apart_by_content(tmp_path: Path) -> None:
     [
         ({"chat_template": 3}, "chat_template is not what is saved there; got 3"),
         ({"special_tokens": ["<s>"]}, "special_tokens is not what is saved there; got ['<s>']"),
+        ({"begin_ids": [-1]}, "begin_ids is not what is saved there; got [-1]"),
+        ({"begin_ids": [257]}, "begin_ids is not what is saved there; got [257]"),
         ({"eos_ids": ["</s>"]}, "eos_ids is not what is saved there; got ['</s>']"),
     ],
 )

@@ -189,8 +189,8 @@ def test_the_template_of_a_tokenizer_configuration_and_another_kind_of_run(
     assert open_model(out).chat_template == text
     assert main(["train", "--resume", str(out)]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
-        f"pellucid train: {out}: a run of another kind; got 'pellucid sft', expected 'pellucid run'. hint: pellucid sft "
-        f"--resume {out}"
+        f"pellucid train: {out}: a run of another kind; got 'pellucid sft', expected 'pellucid run'. "
+        f"hint: pellucid sft --resume {out}"
     )
 
 

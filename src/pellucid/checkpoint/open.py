@@ -122,7 +122,7 @@ def _read_ours(path: Path, *, above: tuple[Path, ...] = ()) -> ModelSource:
     for key, value, right in (
         (CHAT_TEMPLATE, template, isinstance(template, str)),
         (SPECIAL_TOKENS, tokens, isinstance(tokens, dict) and all(isinstance(v, str) for v in tokens.values())),
-        (BEGIN_IDS, begin, isinstance(begin, list) and all(type(i) is int for i in begin)),
+        (BEGIN_IDS, begin, _are_ids(begin, config.vocab_size)),
         (EOS_IDS, ends, isinstance(ends, list) and all(type(i) is int for i in ends)),
     ):
         if value is not None and not right:
@@ -143,6 +143,10 @@ def _read_ours(path: Path, *, above: tuple[Path, ...] = ()) -> ModelSource:
         eos_ids=tuple(ends),
         checkpoint=found,
     )
+
+
+def _are_ids(value: object, vocab_size: int) -> bool:
+    return isinstance(value, list) and all(type(i) is int and 0 <= i < vocab_size for i in value)
 
 
 @dataclass(frozen=True)
