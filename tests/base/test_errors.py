@@ -106,3 +106,8 @@ def test_form(facts: dict[str, object], message: str) -> None:
     assert str(error) == message
     assert (error.where, error.what) == ("where", "what")
     assert {name: getattr(error, name) for name in facts} == facts
+
+
+def test_a_long_value_is_cut() -> None:
+    found = str(errors.DataError("f.json", "no", got="x" * 3000, expected="y"))
+    assert found == f"f.json: no; got {'x' * 500}... (3,000 characters), expected y"

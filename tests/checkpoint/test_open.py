@@ -13,15 +13,20 @@ from pellucid.base.config import to_dict
 from pellucid.base.errors import CheckpointError, ConfigError, DataError
 from pellucid.checkpoint import (
     FORMATS,
+    adapter_tensors,
     checkpoint_path,
     is_published,
+    load_checkpoint,
     load_streamed,
+    lora_details,
+    model_from,
     open_model,
     open_source,
     save_checkpoint,
     write_hub,
 )
 from pellucid.models import TransformerConfig, TransformerLM
+from pellucid.nn import LoraConfig, add_lora
 from pellucid.tape import Tensor
 from pellucid.text import END_OF_TEXT, ByteTokenizer
 
@@ -78,12 +83,70 @@ def test_formats_are_told_apart_by_content(tmp_path: Path) -> None:
     [
         ({"chat_template": 3}, "chat_template is not what is saved there; got 3"),
         ({"special_tokens": ["<s>"]}, "special_tokens is not what is saved there; got ['<s>']"),
+        ({"begin_ids": [-1]}, "begin_ids is not what is saved there; got [-1]"),
+        ({"begin_ids": [257]}, "begin_ids is not what is saved there; got [257]"),
         ({"eos_ids": ["</s>"]}, "eos_ids is not what is saved there; got ['</s>']"),
     ],
 )
 def test_settings_that_were_not_saved_so(beside: dict[str, Any], expected: str, tmp_path: Path) -> None:
     path = saved(tmp_path / "a", **beside)
     assert message(lambda: open_source(path), CheckpointError, tmp_path) == f"~/a/config.json: {expected}"
+
+
+def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
+    assert message(lambda: open_source("a\0b"), CheckpointError) == "'a\\x00b': not a path"
+    long = tmp_path / ("a" * 300)
+    for read in (open_source, is_published):
+        assert message(lambda read=read: read(long), CheckpointError, tmp_path) == (
+            f"~/{'a' * 300}: cannot be read: file name too long"
+        )
+
+
+def test_more_layers_than_tensors_are_refused_before_any_is_built(tmp_path: Path) -> None:
+    model = TransformerLM(CONFIG)
+    many = to_dict(CONFIG) | {"n_layers": 2**31}
+    path = save_checkpoint(
+        tmp_path / "many",
+        tensors=dict(model.named_parameters()),
+        config={"architecture": "TransformerLM", "model": many},
+        state={},
+    )
+    count = len(dict(model.named_parameters()))
+    expected = (
+        f"more layers than tensors; got 2147483648, expected at most {count}, the tensors of the file. hint: build the "
+        "model from the configuration saved with these weights"
+    )
+    where = message(lambda: open_model(path), CheckpointError, tmp_path)
+    assert where == f"~/many/model.safetensors: {expected}"
+    where = message(lambda: model_from(load_checkpoint(path)), CheckpointError, tmp_path)
+    assert where == f"~/many: {expected}"
+
+
+def adapted(path: Path, base: Path) -> Path:
+    """A checkpoint of an adapter that names a base."""
+    model = TransformerLM(CONFIG)
+    add_lora(model, LoraConfig(2), base=str(base))
+    return save_checkpoint(
+        path,
+        tensors=adapter_tensors(model),
+        config={"architecture": "LoRA", **lora_details(model), "model": to_dict(CONFIG)},
+        state={},
+    )
+
+
+def test_adapters_in_a_circle(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    adapted(one, two)
+    adapted(two, one)
+    hint = ". hint: restore the path of the base in the file"
+    assert message(lambda: open_model(one), CheckpointError, tmp_path) == (
+        f"~/one/config.json: an adapter of itself{hint}"
+    )
+    for i in range(17):
+        adapted(tmp_path / f"chain{i}", tmp_path / f"chain{i + 1}")
+    assert message(lambda: open_model(tmp_path / "chain0"), CheckpointError, tmp_path) == (
+        f"~/chain16/config.json: more than 16 adapters on one another{hint}"
+    )
 
 
 def test_a_context_that_cannot_be_shortened(tmp_path: Path) -> None:

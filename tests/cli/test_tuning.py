@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from pellucid.base.config import to_dict
-from pellucid.checkpoint import latest_checkpoint, load_checkpoint, open_model, save_checkpoint
+from pellucid.checkpoint import latest_checkpoint, load_checkpoint, open_model, save_checkpoint, save_lora
 from pellucid.cli.app import main
 from pellucid.models import TransformerConfig, TransformerLM
+from pellucid.nn import LoraConfig, add_lora
 from pellucid.text import END_OF_TEXT, ByteTokenizer
 from pellucid.train import read_metrics
 
@@ -239,3 +240,38 @@ def test_a_run_of_another_kind_is_not_resumed(base: Path, tmp_path: Path, capsys
     assert mistake(capsys, "dpo", "--resume", out) == (
         f"pellucid dpo: {out}: a run of another kind; got 'pellucid sft', expected 'pellucid dpo'"
     )
+
+
+def test_the_template_of_a_tokenizer_configuration_and_another_kind_of_run(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "{% for m in messages %}{{ m.role }}:{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    about, out = tmp_path / "tokenizer_config.json", tmp_path / "run"
+    about.write_text(json.dumps({"chat_template": text}), encoding="utf-8")
+    path = lines(tmp_path / "a.jsonl", ASKED)
+    options = ["--dataset", path, "--init-from", base, "--out", out, "--steps", 1, *QUICK, "--template", about]
+    result(capsys, "sft", *options)
+    assert open_model(out).chat_template == text
+    assert main(["train", "--resume", str(out)]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"pellucid train: {out}: a run of another kind; got 'pellucid sft', expected 'pellucid run'. "
+        f"hint: pellucid sft --resume {out}"
+    )
+
+
+def test_the_ids_a_text_begins_with_stay(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    opened = open_model(base)
+    begun = save_checkpoint(
+        tmp_path / "begun",
+        tensors=dict(opened.model.named_parameters()),
+        config={"architecture": "TransformerLM", "model": to_dict(opened.model.config), "begin_ids": [256]},
+        tokenizer=opened.tokenizer,
+        state={},
+    )
+    path, out = lines(tmp_path / "a.jsonl", ASKED), tmp_path / "run"
+    result(capsys, "sft", "--dataset", path, "--init-from", begun, "--out", out, "--steps", 1, *QUICK)
+    assert open_model(out).prompt_ids("a").tolist() == [256, 97]
+    add_lora(opened.model, LoraConfig(2))
+    adapter = save_lora(opened.model, tmp_path / "adapter")
+    result(capsys, "merge", begun, adapter, tmp_path / "merged")
+    assert open_model(tmp_path / "merged").prompt_ids("a").tolist() == [256, 97]

@@ -45,9 +45,47 @@ def test_an_input_follows_its_instruction(tmp_path: Path) -> None:
     assert [c.messages[0]["content"] for c in conversations(path)] == ["Add.\n\n1 1", "Add.", "Add.\n\n2 2"]
 
 
-def test_a_system_message_stands_first(tmp_path: Path) -> None:
-    path = lines(tmp_path / "a.jsonl", LAYOUTS["conversations"] | {"system": "Be brief."})
-    assert [m["role"] for m in next(conversations(path)).messages] == ["system", "user", "assistant"]
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_system_message_stands_first(layout: str, tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.jsonl", LAYOUTS[layout] | {"system": "Be brief."}, LAYOUTS[layout] | {"system": None})
+    first, second = conversations(path)
+    assert first.messages == [{"role": "system", "content": "Be brief."}, *ASKED]
+    assert second.messages == ASKED
+    pair = {"prompt": "2 + 2?", "chosen": "4", "rejected": "5", "system": "Be brief."}
+    (found,) = preferences(lines(tmp_path / "b.jsonl", pair))
+    assert found.messages == first.messages[:2]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nothing_beside_a_conversation_is_passed_over(layout: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for more, message in (
+        ({"system": ["Be brief."]}, "field 'system' is not text; got list, expected a string"),
+        (
+            {"history": [["1 + 1?", "2"]]},
+            "field 'history' would be lost in this layout. hint: write the whole conversation as messages",
+        ),
+    ):
+        lines(path, LAYOUTS[layout] | more)
+        with pytest.raises(DataError) as caught:
+            list(conversations(path))
+        assert str(caught.value) == f"{path}:1: {message}"
+
+
+def test_an_input_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.jsonl", {"instruction": "Add.", "input": 0, "output": "0"})
+    with pytest.raises(DataError) as caught:
+        list(conversations(path))
+    assert str(caught.value) == f"{path}:1: field 'input' is not text; got int, expected a string"
+
+
+def test_half_a_surrogate_pair_in_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"prompt": "a", "response": "\ud800"}]), encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        list(conversations(path))
+    expected = "holds half a surrogate pair. hint: repair the escape in the line"
+    assert str(caught.value) == f"{path}[0]: {expected}"
 
 
 def test_compressed_files_and_lists(tmp_path: Path) -> None:

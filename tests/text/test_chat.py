@@ -21,6 +21,7 @@ from pellucid.text import (
     Llama3,
     Tokenizer,
     UnigramTokenizer,
+    sandbox,
 )
 from pellucid.text.jinja import JinjaTemplate
 
@@ -320,6 +321,43 @@ def test_hostile_templates(source: str) -> None:
     with pytest.raises(DataError) as error:
         JinjaTemplate(source).render(TALK)
     assert str(error.value) == HOSTILE[source]
+
+
+ENDLESS = "chat template: runs without an end; got more than 65,536 turns of loops and calls"
+LARGE = "chat template: makes a value too large; got size "
+DOUBLED = "{% set n = namespace(x='a' * 999) %}{% for i in range(60) %}{% set n.x = n.x OPERATOR n.x %}{% endfor %}"
+UNBOUNDED = {
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": ENDLESS,
+    "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}": ENDLESS,
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}": ENDLESS,
+    "{% for a in range(9999) %}{% set x = ('a' * 99999) | upper %}{% set y = x | lower %}{% endfor %}": ENDLESS,
+    DOUBLED.replace("OPERATOR", "~"): ENDLESS,
+    DOUBLED.replace("OPERATOR", "+"): LARGE + "130,940,928",
+    "{{ ('a' * 10000000000) | length }}": LARGE + "10,000,000,000",
+    "{{ (10000000000 * [1]) | length }}": LARGE + "10,000,000,000",
+    "{{ 999999 ** 999999 > 3 }}": LARGE + "19,999,980",
+    "{{ 'a' | center(10000000000) }}": LARGE + "10,000,000,000",
+    "{{ 'a'.ljust(10000000000) }}": LARGE + "10,000,000,000",
+    "{{ ('a' * 99999).replace('a', 'b' * 99999) }}": LARGE + "9,999,800,001",
+    "{{ range(9999) | join('a' * 99999) }}": LARGE + "999,890,001",
+    "{{ [1] | slice(1000000000) | list }}": LARGE + "1,000,000,000",
+    "{{ messages | tojson(indent=1000000000) }}": LARGE + "1,000,000,000",
+    "{{ '%99999999d' % 1 }}": "chat template: a format wider than any text needs; got '%99999999d'",
+    "{{ '{:99999999}'.format(1) }}": "chat template: a format wider than any text needs; got '{:99999999}'",
+}
+
+
+@pytest.mark.parametrize("source", UNBOUNDED)
+def test_templates_without_an_end_or_of_any_size(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "MOST_TURNS", 1 << 16)  # as many as are allowed take seconds
+    with pytest.raises(DataError) as error:
+        JinjaTemplate(source).render(TALK)
+    assert str(error.value) == UNBOUNDED[source]
+
+
+def test_a_long_conversation_is_no_run_without_an_end() -> None:
+    talk = [{"role": "user", "content": "word " * 200}, {"role": "assistant", "content": "word " * 200}] * 2000
+    assert JinjaTemplate(CHATML).render(talk) == ChatML().render(talk)
 
 
 def test_templates_with_a_mistake(tmp_path: Path) -> None:

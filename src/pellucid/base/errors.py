@@ -7,6 +7,9 @@ arguments, so that a message is never assembled by hand and the tests can read i
 
 from __future__ import annotations
 
+# Characters of an offending value that a message shows: a file can bring any.
+_LONGEST = 500
+
 
 class PellucidError(Exception):
     """Base of all errors raised on purpose by Pellucid.
@@ -30,6 +33,8 @@ class PellucidError(Exception):
     ) -> None:
         self.where, self.what, self.got, self.expected, self.hint = where, what, got, expected, hint
         text = f"{where}: {what}"
+        if got is not None and len(shown := str(got)) > _LONGEST:
+            got = f"{shown[:_LONGEST]}... ({len(shown):,} characters)"
         facts = [f"{name} {value}" for name, value in (("got", got), ("expected", expected)) if value is not None]
         if facts:
             text += "; " + ", ".join(facts)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,10 +23,14 @@ from .published.gguf_read import holds_gguf, read_gguf_source
 from .published.hub_read import holds_hub, read_hub
 from .runs import latest_checkpoint
 from .source import Format, ModelSource, OpenedModel
+from .storage import unreadable
 
 OURS = "pellucid"
 #: Settings that a checkpoint's config.json may hold beside the model's.
 CHAT_TEMPLATE, SPECIAL_TOKENS, BEGIN_IDS, EOS_IDS = "chat_template", "special_tokens", "begin_ids", "eos_ids"
+
+# Adapters on one another: an adapter of a run that trained one, and so on.
+_DEEPEST = 16
 
 
 def open_model(
@@ -51,16 +56,30 @@ def open_model(
 
 def open_source(path: StrPath) -> ModelSource:
     """What `open_model` would build the model from. Raises what `open_model` raises."""
-    home = Path(path)
+    home = _findable(path)
     for kind in FORMATS:
         if kind.holds(home):
             return kind.read(home)
     return _read_ours(home)  # which says what is missing
 
 
+def _findable(path: StrPath) -> Path:
+    """The path, which may lead nowhere. Raises CheckpointError for one that the system can't even look for."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except ValueError as error:
+        raise CheckpointError(ascii(os.fspath(path))[:80], "not a path") from error
+    return Path(path)
+
+
 def is_published(path: StrPath) -> bool:
     """Whether a path holds a model in a format other than ours."""
-    return any(kind.holds(Path(path)) for kind in FORMATS if kind.name != OURS)
+    home = _findable(path)
+    return any(kind.holds(home) for kind in FORMATS if kind.name != OURS)
 
 
 def checkpoint_config(checkpoint: Checkpoint) -> TransformerConfig:
@@ -78,12 +97,18 @@ def _holds_ours(path: Path) -> bool:
     return latest_checkpoint(path) is not None or (current(path) / "state.json").is_file()
 
 
-def _read_ours(path: Path) -> ModelSource:
+def _read_ours(path: Path, *, above: tuple[Path, ...] = ()) -> ModelSource:
+    """above: the adapters that this is the base of."""
     newest = latest_checkpoint(path)
     found = load_checkpoint(path if newest is None else newest)
     base = None
     if found.config.get("architecture") == "LoRA":
-        base = open_source(base_path(found.config, where=f"{found.path}/config.json"))
+        where, here = f"{found.path}/config.json", found.path.resolve()
+        if here in above or len(above) == _DEEPEST:
+            what = "an adapter of itself" if here in above else f"more than {_DEEPEST} adapters on one another"
+            raise CheckpointError(where, what, hint="restore the path of the base in the file")
+        home = _findable(base_path(found.config, where=where))
+        base = _read_ours(home, above=(*above, here)) if _holds_ours(home) else open_source(home)
         config = base.config
     else:
         config = checkpoint_config(found)
@@ -93,7 +118,7 @@ def _read_ours(path: Path) -> ModelSource:
     for key, value, right in (
         (CHAT_TEMPLATE, template, isinstance(template, str)),
         (SPECIAL_TOKENS, tokens, isinstance(tokens, dict) and all(isinstance(v, str) for v in tokens.values())),
-        (BEGIN_IDS, begin, isinstance(begin, list) and all(type(i) is int for i in begin)),
+        (BEGIN_IDS, begin, _are_ids(begin, config.vocab_size)),
         (EOS_IDS, ends, isinstance(ends, list) and all(type(i) is int for i in ends)),
     ):
         if value is not None and not right:
@@ -114,6 +139,10 @@ def _read_ours(path: Path) -> ModelSource:
         eos_ids=tuple(ends),
         checkpoint=found,
     )
+
+
+def _are_ids(value: object, vocab_size: int) -> bool:
+    return isinstance(value, list) and all(type(i) is int and 0 <= i < vocab_size for i in value)
 
 
 @dataclass(frozen=True)

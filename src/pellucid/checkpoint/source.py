@@ -73,9 +73,18 @@ class ModelSource:
 
         Raises CheckpointError for weights that don't fit the configuration, by name and shape, before any is read.
         """
+        check_layers(self.config, len(self.weights), self.weights.path)
         model = TransformerLM(self.config, device=device, draw=False)
         load_streamed(dict(model.named_parameters()), self.weights)
         return model
+
+
+def check_layers(config: TransformerConfig, tensors: int, where: str) -> None:
+    """Raises CheckpointError for more layers than tensors: building so many could take all the memory there is."""
+    if config.n_layers > tensors:
+        hint = "build the model from the configuration saved with these weights"
+        expected = f"at most {tensors}, the tensors of the file"
+        raise CheckpointError(where, "more layers than tensors", got=config.n_layers, expected=expected, hint=hint)
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,9 @@ def open_run(path: Path) -> Run:
         hint = "training goes on from the folder of a run, with its optimizer and its tokens"
         raise ConfigError(str(path), "a checkpoint alone, not a run", hint=hint)
     values = read_json(path / CONFIG, "the configuration of a run")
+    if (kind := values.get("format")) in ("pellucid sft", "pellucid dpo"):
+        hint = f"{kind} --resume {path}"
+        raise ConfigError(str(path), "a run of another kind", got=repr(kind), expected="'pellucid run'", hint=hint)
     config = from_dict(RunConfig, values, where=str(path / CONFIG))
     tokenizer = load_tokenizer(path / TOKENIZER)
     if tokenizer.fingerprint() != config.tokenizer:

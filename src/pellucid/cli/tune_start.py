@@ -76,6 +76,7 @@ class TuneStart:
             template=self.template.source,
             special_tokens=tuple(SpecialToken(name, str(text)) for name, text in self.template.variables.items()),
             eos_ids=tuple(dict.fromkeys([*self.source.eos_ids, *eot])),
+            begin_ids=self.source.begin_ids,
             tokenizer=self.tokenizer.fingerprint(),
             model=self.model,
             train=train_config(self.options, self.model.max_seq_len, steps),

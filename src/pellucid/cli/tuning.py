@@ -19,7 +19,7 @@ from ..base.errors import ConfigError, DataError
 from ..base.files import read_json, write_json
 from ..base.rng import Generator
 from ..checkpoint import latest_checkpoint, lock_folder, open_source
-from ..checkpoint.open import CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
+from ..checkpoint.open import BEGIN_IDS, CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
 from ..data import Examples
 from ..models import TransformerConfig, TransformerLM
 from ..nn import LoraConfig, add_lora
@@ -76,6 +76,7 @@ class TuneConfig:
     packing: bool = True
     beta: float | None = None
     smoothing: float | None = None
+    begin_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class Tuning:
             CHAT_TEMPLATE: c.template,
             SPECIAL_TOKENS: {t.name: t.text for t in c.special_tokens},
             EOS_IDS: list(c.eos_ids),
+            **({} if c.begin_ids is None else {BEGIN_IDS: list(c.begin_ids)}),
         }
 
     def start(self) -> TransformerLM:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..base.errors import DataError
 from ..base.files import StrPath
-from .sources import read_objects
+from .sources import check_whole, read_objects
 from .streams import inner_name, opened
 
 Message = dict[str, Any]
@@ -94,6 +94,7 @@ def records(path: StrPath) -> Iterator[tuple[str, dict[str, Any]]]:
     for i, record in enumerate(found):
         if not isinstance(record, dict):
             raise DataError(f"{shown}[{i}]", "not a JSON object", got=type(record).__name__)
+        check_whole(record, f"{shown}[{i}]")
         yield f"{shown}[{i}]", record
 
 
@@ -107,22 +108,29 @@ def _text(record: Record, key: str, where: str) -> str:
     return value
 
 
+def _system(record: Record, where: str) -> list[Message]:
+    """The system's message where the record has one beside the conversation."""
+    if record.get("history"):
+        hint = "write the whole conversation as messages"
+        raise DataError(where, "field 'history' would be lost in this layout", hint=hint)
+    text = _text(record, "system", where) if record.get("system") is not None else ""
+    return [{"role": "system", "content": text}] if text else []
+
+
 def _pair(asked: str, answered: str) -> Callable[[Record, str], list[list[Message]]]:
     def build(record: Record, where: str) -> list[list[Message]]:
-        return [[user(_text(record, asked, where)), assistant(_text(record, answered, where))]]
+        both = [user(_text(record, asked, where)), assistant(_text(record, answered, where))]
+        return [[*_system(record, where), *both]]
 
     return build
 
 
 def _messages(record: Record, where: str) -> list[list[Message]]:
-    return [_turns(record, "messages", "role", "content", where)]
+    return [[*_system(record, where), *_turns(record, "messages", "role", "content", where)]]
 
 
 def _conversations(record: Record, where: str) -> list[list[Message]]:
-    found = _turns(record, "conversations", "from", "value", where)
-    if isinstance(system := record.get("system"), str) and system:
-        found.insert(0, {"role": "system", "content": system})
-    return [found]
+    return [[*_system(record, where), *_turns(record, "conversations", "from", "value", where)]]
 
 
 def _turns(record: Record, key: str, role: str, content: str, where: str) -> list[Message]:
@@ -139,8 +147,9 @@ def _turns(record: Record, key: str, role: str, content: str, where: str) -> lis
 
 
 def _instruction(record: Record, where: str) -> list[list[Message]]:
-    given = _text(record, "input", where) if record.get("input") else ""
-    return [[user(_asked(_text(record, "instruction", where), given)), assistant(_text(record, "output", where))]]
+    given = _text(record, "input", where) if record.get("input") is not None else ""
+    both = [user(_asked(_text(record, "instruction", where), given)), assistant(_text(record, "output", where))]
+    return [[*_system(record, where), *both]]
 
 
 def _instances(record: Record, where: str) -> list[list[Message]]:
@@ -152,7 +161,8 @@ def _instances(record: Record, where: str) -> list[list[Message]]:
         for key in ("input", "output"):
             if not isinstance(instance.get(key), str):
                 raise DataError(where, f"an instance without text in {key!r}", got=", ".join(instance) or "no fields")
-        found.append([user(_asked(instruction, instance["input"])), assistant(instance["output"])])
+        both = [user(_asked(instruction, instance["input"])), assistant(instance["output"])]
+        found.append([*_system(record, where), *both])
     return found
 
 
@@ -182,7 +192,7 @@ def _answer(record: Record, key: str, where: str) -> str:
 
 
 def _prompt(record: Record, where: str) -> list[list[Message]]:
-    return [[user(_text(record, "prompt", where))]]
+    return [[*_system(record, where), user(_text(record, "prompt", where))]]
 
 
 Builder = Callable[[Record, str], list[list[Message]]]

@@ -203,12 +203,18 @@ def read_objects(path: StrPath) -> Iterator[tuple[str, dict[str, Any]]]:
                 continue
             where = f"{shown}:{number}"
             value = _object_of(line, where, "{...}")
-            if b"\\u" in line and any(map(_is_broken, strings_in(value))):
-                raise DataError(where, "holds half a surrogate pair", hint="repair the escape in the line")
+            if b"\\u" in line:
+                check_whole(value, where)
             yield where, value
             count += 1
     if not count:
         raise DataError(shown, "no examples: the file is empty or every line is blank")
+
+
+def check_whole(value: object, where: str) -> None:
+    """Raises DataError where a text somewhere in `value` holds half a surrogate pair, which no encoding takes."""
+    if any(map(_is_broken, strings_in(value))):
+        raise DataError(where, "holds half a surrogate pair", hint="repair the escape in the line")
 
 
 def _is_broken(text: str) -> bool:

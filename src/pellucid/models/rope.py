@@ -102,10 +102,25 @@ class RopeScaling:
         return np.clip((np.arange(pairs) - low) / (high - low), 0, 1)
 
 
+_MOST_POSITIONS = 1 << 24
+
+
 def rotary_tables(
     positions: int, head_dim: int, base: float, scaling: RopeScaling | None, device: str | Device
 ) -> tuple[Tensor, Tensor]:
-    """cos and sin of position * frequency: (positions, head_dim / 2) each, computed in float64."""
+    """cos and sin of position * frequency: (positions, head_dim / 2) each, computed in float64.
+
+    Raises ConfigError for more positions than any model has: a damaged file can ask for any number.
+    """
+    if positions > _MOST_POSITIONS:
+        hint = "open the model with a shorter max_seq_len"
+        raise ConfigError(
+            "max_seq_len",
+            "too long for a table of positions",
+            got=positions,
+            expected=f"at most {_MOST_POSITIONS}",
+            hint=hint,
+        )
     half = head_dim // 2
     frequencies = base ** (-np.arange(half) / half)
     magnitude = 1.0

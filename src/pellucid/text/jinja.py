@@ -1,9 +1,9 @@
 """Chat templates in Jinja, as published models carry them, run in a sandbox.
 
-A template file is code of somebody else's. It runs in Jinja's immutable sandbox: no attribute of Python's internals, no
-changed argument, no file, and at most `LARGEST` characters of output. What it may call beside Jinja's own is what
-Hugging Face offers: `raise_exception`, `strftime_now`, the filter `tojson`, `break` and `continue`, and the block
-`{% generation %}` around the assistant's words.
+A template file is code of somebody else's. It runs in a sandbox (`sandbox.py`): no attribute of Python's internals, no
+changed argument, no file, no run without an end, and at most `LARGEST` characters of output. What it may call beside
+Jinja's own is what Hugging Face offers: `raise_exception`, `strftime_now`, the filter `tojson`, `break` and `continue`,
+and the block `{% generation %}` around the assistant's words.
 
 Imported by name, because Jinja takes as long to load as all of `pellucid.text`.
 """
@@ -21,16 +21,13 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from ..base.errors import DataError
 from ..base.files import StrPath, read_json, reading
 from .chat import ChatTemplate, Message, Put, Spans, plain, stand_ins, strings_in
+from .sandbox import LARGEST, WHERE, Sandbox
 from .template_files import named_default, token_text
-
-LARGEST = 1 << 26
-"""Characters a template may write."""
 
 # What an expression in a template may raise of its own: a sum of a text and a number, a missing key, a division by 0.
 _FAULTS = (
@@ -44,7 +41,6 @@ _FAULTS = (
     MemoryError,
 )
 _LARGEST_FILE = 1 << 24  # bytes
-_WHERE = "chat template"
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\b")
 # The variable with the two characters that `{% generation %}` leaves around its content until the places are known.
 _MARKS = "generation_marks"
@@ -75,12 +71,14 @@ class JinjaTemplate(ChatTemplate):
         self.source = source
         self._marked = _GENERATION.search(source) is not None
         self.variables: dict[str, Any] = plain(variables or {})
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        environment = self._sandbox = Sandbox(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, loopcontrols],
+            more_filters={"tojson": _tojson},
         )
-        environment.filters["tojson"] = _tojson
         environment.globals = {
-            "range": environment.globals["range"],
+            "range": environment.bounded_range,
             "namespace": _Namespace,
             "dict": lambda *pairs, **items: dict(*pairs, **items),
             "raise_exception": _raise_exception,
@@ -89,9 +87,9 @@ class JinjaTemplate(ChatTemplate):
         try:
             self._template = environment.from_string(source)
         except TemplateSyntaxError as error:
-            raise DataError(_WHERE, f"line {error.lineno}: {error.message}") from error
+            raise DataError(WHERE, f"line {error.lineno}: {error.message}") from error
         except (*_FAULTS, SyntaxError) as error:
-            raise DataError(_WHERE, f"can't be compiled ({error})") from error
+            raise DataError(WHERE, f"can't be compiled ({error})") from error
 
     @classmethod
     def load(
@@ -139,7 +137,7 @@ class JinjaTemplate(ChatTemplate):
                 after = self._run(messages[: i + 1], False, put)[0]
                 if not after.startswith(before) or not text.startswith(before):
                     raise DataError(
-                        _WHERE,
+                        WHERE,
                         f"message {i} does not go on where its prompt ends, so its tokens are not known",
                         hint="put {% generation %} around the assistant's words in the template",
                     )
@@ -154,17 +152,18 @@ class JinjaTemplate(ChatTemplate):
         values: dict[str, Any] = {**given, "messages": messages, "add_generation_prompt": add_generation_prompt}
         opens, closes = values[_MARKS] = stand_ins(strings_in([values, self.source]), 2)
         parts, length = [], 0
+        self._sandbox.begin()
         try:
             for part in self._template.generate(values):
                 parts.append(part)
                 length += len(part)
                 if length > LARGEST:
-                    raise DataError(_WHERE, "writes without an end", got=f"more than {LARGEST} characters")
+                    raise DataError(WHERE, "writes without an end", got=f"more than {LARGEST} characters")
         except DataError:
             raise
         except _FAULTS as error:
             reason = "nested too deeply" if isinstance(error, RecursionError) else str(error) or type(error).__name__
-            raise DataError(_WHERE, f"failed: {reason}") from error
+            raise DataError(WHERE, f"failed: {reason}") from error
         return _unmarked("".join(parts), opens, closes)
 
 
@@ -226,4 +225,4 @@ def _tojson(
 
 
 def _raise_exception(message: str) -> None:
-    raise DataError(_WHERE, f"refuses the messages: {message}")
+    raise DataError(WHERE, f"refuses the messages: {message}")

@@ -64,12 +64,13 @@ def config_of(content: dict[str, Any], where: str, *, tensors: int) -> tuple[Tra
         CheckpointError: a family, a class, or the value of a key that this library has nothing for.
     """
     family = content.get("model_type")
-    if family not in FAMILIES:
-        got = "no model_type" if family is None else repr(family)
+    if not isinstance(family, str) or family not in FAMILIES:
+        got = "no model_type" if family is None else repr(family)[:80]
         expected = ", ".join(FAMILIES)
         raise CheckpointError(where, "a family of models this library doesn't have", got=got, expected=expected)
     classes = content.get("architectures")
-    if classes is not None and FAMILIES[family] not in classes and "GPT2Model" not in classes:
+    named = classes if isinstance(classes, list) else [classes]
+    if classes is not None and FAMILIES[family] not in named and "GPT2Model" not in named:
         hint = "other heads than a language model's can't be used"
         raise CheckpointError(
             where, "not a language model", got=repr(classes)[:80], expected=FAMILIES[family], hint=hint
@@ -168,7 +169,7 @@ def _windows(keys: Keys, family: str, layers: int) -> dict[str, Any]:
         chosen = tuple(range(layers))
         kinds = keys.take("layer_types")
         wanted = "full_attention" if window is None else "sliding_attention"
-        if kinds is not None and set(kinds if isinstance(kinds, list) else [kinds]) != {wanted}:
+        if kinds is not None and (not isinstance(kinds, list) or not kinds or any(kind != wanted for kind in kinds)):
             keys.refuse("layer_types", kinds, expected=f"{wanted} in every layer")
     if window is None:
         return {}
@@ -192,9 +193,9 @@ def _rope(keys: Keys, context: int, base: float) -> dict[str, Any]:
     base = keys.real("rope_theta", base)
     inner = Keys(table, f"{keys.where}: {name}")
     base = inner.real("rope_theta", base)
-    kind = inner.take("rope_type", inner.take("type", "default"))
+    kind: Any = inner.take("rope_type", inner.take("type", "default"))
     inner.drop("type")
-    if kind not in _ROPE_KEYS:
+    if kind not in list(_ROPE_KEYS):  # a list, which anything can be looked up in
         inner.refuse("rope_type", kind, expected=", ".join(_ROPE_KEYS))
     if inner.real("partial_rotary_factor", 1.0) != 1.0:
         inner.refuse("partial_rotary_factor", table["partial_rotary_factor"], expected="1.0")

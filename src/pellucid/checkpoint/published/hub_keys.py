@@ -7,6 +7,7 @@ name, to be shown.
 
 from __future__ import annotations
 
+from sys import float_info
 from typing import Any, NoReturn
 
 from ...base.errors import CheckpointError
@@ -78,6 +79,9 @@ _SILENT = frozenset(
     }
 )
 
+# A number of JSON may be longer than any float; Python compares the two exactly.
+_LARGEST = float_info.max
+
 
 class Keys:
     """The keys of one file. where: what messages name."""
@@ -109,7 +113,7 @@ class Keys:
         """A positive number. Raises CheckpointError."""
         value = self.take(name)
         value = default if value is None else value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _LARGEST:
             self.refuse(name, value, expected="a positive number")
         return float(value)
 
