@@ -90,6 +90,6 @@ def test_a_table_of_any_length_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         rotary_tables(2**31, 4, 10000.0, None, "cpu")
     assert str(caught.value) == (
-        "max_seq_len: too long for a table of positions; got 2147483648, expected at most 16777216. hint: open the "
-        "model with a shorter max_seq_len"
+        "max_seq_len: too long for a table of positions; got 2147483648, expected at most 16777216. "
+        "hint: open the model with a shorter max_seq_len"
     )
