@@ -14,6 +14,7 @@ from ..base.errors import ConfigError
 from ..checkpoint import (
     AdaptedSource,
     Companions,
+    ModelSource,
     OpenedModel,
     keep_model,
     load_into,
@@ -157,14 +158,14 @@ def run(arguments: list[str]) -> int:
     if options.average:
         _average(opened)
     path = writer.write(opened, options)
-    report(opened, path, options, Output(options.json))
+    source = opened.source
+    base = source.base if options.format == "peft" and isinstance(source, AdaptedSource) else None
+    report(opened, path, options.precision, Output(options.json), base=base)
     return 0
 
 
-def report(opened: OpenedModel, path: Path, options: ExportCommand, out: Output) -> None:
-    """What was written, and how far its logits are from the model's own."""
-    source, precision = opened.source, options.precision
-    base = source.base if options.format == "peft" and isinstance(source, AdaptedSource) else None
+def report(opened: OpenedModel, path: Path, precision: str, out: Output, *, base: ModelSource | None = None) -> None:
+    """What was written, and how far its logits are from the model's own. base: of an adapter that was written alone."""
     found = parity(path, opened.model, base=base)
     nbytes = sum(p.stat().st_size for p in path.iterdir()) if path.is_dir() else path.stat().st_size
     facts: dict[str, Any] = {"checkpoint": str(opened.path), "exported": str(path), "precision": precision}

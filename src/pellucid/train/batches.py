@@ -47,7 +47,8 @@ class HeldOutSource(Protocol):
 
 class Objective(Protocol):
     """What a step lowers. loss: of a part of a batch, times its share, shape (). weight: what the shares of parts are
-    told by, and the mean over batches. record: numbers for the line of the step or evaluation just done, which are forgotten then."""
+    told by, and the mean over batches. record: numbers for the line of the step or evaluation just done, which are
+    forgotten then."""
 
     def loss(self, model: TransformerLM, part: Any, share: float, /) -> Tensor: ...
     def weight(self, batch: Any, /) -> float: ...

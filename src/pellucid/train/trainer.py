@@ -326,7 +326,9 @@ class Trainer:
         self._on_event(Evaluated(self.step, found.loss, found.perplexity, found.n_targets, whole, average))
         if metrics is not None:
             record = {"step": self.step, "held_out_loss": found.loss, "n_targets": found.n_targets}
-            metrics.write(record | self._held_out_record | ({} if average is None else {"average_held_out_loss": average}))
+            metrics.write(
+                record | self._held_out_record | ({} if average is None else {"average_held_out_loss": average})
+            )
         return self._judged(found, mean)
 
     def _judged(self, found: Evaluation, mean: Evaluation | None) -> float:
