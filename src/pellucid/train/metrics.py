@@ -1,8 +1,8 @@
 """The run's record: one JSON object a line in metrics.jsonl, written as it happens, cut back on resume.
 
 A line is either a step (`loss`, `norm`, ...; with mixtures of experts `balance_loss`, `z_loss` and the `load` of each
-router's experts) or an evaluation (`held_out_loss`, and with it what the objective says, `held_out_margin`). A run resumed
-from a checkpoint of n steps drops every line past n first, so the file reads as that of an uninterrupted run.
+router's experts) or an evaluation (`held_out_loss`, and with it what the objective says, `held_out_margin`). A run
+resumed from a checkpoint of n steps drops every line past n first, so the file reads as that of an uninterrupted run.
 """
 
 from __future__ import annotations
