@@ -363,9 +363,11 @@ class Trainer:
         return found
 
     def _parts(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Batches as a step computes them: what is trained in parts may be too large to be evaluated whole."""
+        """Batches as a step computes them: what is trained in parts may be too large to be evaluated whole. Windows of
+        a token file stay whole, as `evaluate_file` takes them, which gives the same loss then."""
+        whole = self.config.micro_batches == 1 or isinstance(self.held_out, TokenWindows)
         for batch in batches:
-            if self.config.micro_batches == 1:
+            if whole:
                 yield batch
             else:
                 parts = batch.split(min(self.config.micro_batches, len(batch)))
