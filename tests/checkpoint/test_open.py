@@ -16,10 +16,8 @@ from pellucid.checkpoint import (
     adapter_tensors,
     checkpoint_path,
     is_published,
-    load_checkpoint,
     load_streamed,
     lora_details,
-    model_from,
     open_model,
     open_source,
     save_checkpoint,
@@ -118,8 +116,6 @@ def test_more_layers_than_tensors_are_refused_before_any_is_built(tmp_path: Path
     )
     where = message(lambda: open_model(path), CheckpointError, tmp_path)
     assert where == f"~/many/model.safetensors: {expected}"
-    where = message(lambda: model_from(load_checkpoint(path)), CheckpointError, tmp_path)
-    assert where == f"~/many: {expected}"
 
 
 def adapted(path: Path, base: Path) -> Path:

@@ -275,3 +275,17 @@ def test_the_ids_a_text_begins_with_stay(base: Path, tmp_path: Path, capsys: pyt
     adapter = save_lora(opened.model, tmp_path / "adapter")
     result(capsys, "merge", begun, adapter, tmp_path / "merged")
     assert open_model(tmp_path / "merged").prompt_ids("a").tolist() == [256, 97]
+
+
+def test_a_run_that_would_not_fit_is_refused(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = lines(tmp_path / "data.jsonl", [{"prompt": "a", "response": "b"}] * 20)
+    monkeypatch.setattr("pellucid.cli.tune_start.available_memory", lambda: 1_000_000)
+    command = ("sft", "--dataset", data, "--init-from", base, "--out", tmp_path / "run", "--template", "transcript")
+    shorter = "fewer --sequences, a shorter --seq-len, more --accumulate, --checkpoint-blocks"
+    for more, hint in (((), f"{shorter}, or an adapter (--lora-rank)"), (("--lora-rank", 2), shorter)):
+        found = mistake(capsys, *command, *more)
+        assert found.startswith("pellucid sft: memory: the run would not fit; got 0.0 GB for 16 x ")
+        assert found.endswith(f" tokens at a time, expected at most 0.0 GB, 90% of what is free. hint: {hint}")
+    assert not (tmp_path / "run").exists()

@@ -9,10 +9,12 @@ from typing import Literal
 from ..base.errors import CheckpointError, ConfigError, DataError
 from ..checkpoint import open_source
 from ..checkpoint.source import ModelSource
+from ..models import TransformerConfig
 from ..text import ChatML
 from ..text.chat_sources import NAMED
 from ..text.jinja import JinjaTemplate
-from ..train import Encoding
+from ..train import Encoding, TrainConfig
+from ..train.memory import SHARE, available_memory, memory_need
 from .runs import check_share
 from .tune_options import TuneOptions, lora_config, train_config
 from .tuning import Layout, SpecialToken, TuneConfig
@@ -44,7 +46,9 @@ class TuneStart:
         how = {"precision": options.precision or precision, "checkpoint_blocks": options.checkpoint_blocks}
         self.model = replace(self.source.config, **how)
         self.lora = lora_config(options)
-        window = train_config(options, self.model.max_seq_len, 1).seq_len + 1
+        train = train_config(options, self.model.max_seq_len, 1)
+        _check_memory(self.model, train, adapted=self.lora is not None)
+        window = train.seq_len + 1
         self.template = template(options.template, self.source)
         self.making = Encoding(self.template, self.tokenizer, longest=window, too_long=options.too_long)
 
@@ -84,6 +88,22 @@ class TuneStart:
             packing=packing,
             beta=beta,
             smoothing=smoothing,
+        )
+
+
+def _check_memory(model: TransformerConfig, train: TrainConfig, *, adapted: bool) -> None:
+    """Raises ConfigError for a run that this machine has no memory for: before the work, and in place of an end by the
+    system in the middle of it. An adapter's own memory is not counted, nor is the second answer of a pair."""
+    need, there = memory_need(model, train), available_memory()
+    peak = need.weights + need.tape if adapted else need.peak
+    if there is not None and peak > SHARE * there:
+        less = "fewer --sequences, a shorter --seq-len, more --accumulate, --checkpoint-blocks"
+        raise ConfigError(
+            "memory",
+            "the run would not fit",
+            got=f"{peak / 1e9:.1f} GB for {train.part_sequences} x {train.seq_len} tokens at a time",
+            expected=f"at most {SHARE * there / 1e9:.1f} GB, {SHARE:.0%} of what is free",
+            hint=less if adapted else f"{less}, or an adapter (--lora-rank)",
         )
 
 

@@ -14,6 +14,8 @@ from ..models import TransformerConfig
 from .config import TrainConfig
 
 _CHUNK = 16 << 20  # logits that exist at a time, see the kernel `lm_head_loss`
+#: Of the available memory that a run may take.
+SHARE = 0.9
 _SCRATCH = 4 << 20  # bytes: operands packed by the largest product
 _STATES = {"adamw": 2, "sgd": 1, "lion": 1, "muon": 2}
 

@@ -24,7 +24,7 @@ from ..optim import AdamW
 from ..text import CharTokenizer, NormalizedTokenizer, PipelineTokenizer, Tokenizer
 from .config import TrainConfig
 from .doubts import OVERLAP
-from .memory import available_memory, memory_need
+from .memory import SHARE, available_memory, memory_need
 from .step import accumulate, train_step
 from .trainer import Trainer
 
@@ -33,7 +33,6 @@ Level = Literal["ok", "warning", "error"]
 _UNKNOWN = 0.01  # share of unknown tokens from which on the tokenizer looks wrong
 _UNUSED = 0.5  # share of the vocabulary that doesn't occur
 _REPEATED = 0.3  # share of the training text that stood in it before
-_RESERVE = 0.9  # share of the available memory that a run may take
 _NEAR = 0.5  # nats/token between the first loss and that of a guess
 _STEPS, _PATIENCE = 3, 60.0  # real steps, and s after which fewer do
 _BATCH, _TRIES, _LEARNED = (2, 64), 60, 0.5  # sequences and tokens over-fitted; steps; share of the loss that is left
@@ -145,7 +144,7 @@ def check_memory(plan: Plan, model: TransformerLM) -> Finding:
     need, there = memory_need(model.config, plan.train).peak, available_memory()
     facts = {"predicted_bytes": need, "available_bytes": there}
     value = f"{_size(need)} at most" + (f" of {_size(there)} available" if there is not None else "")
-    if there is not None and need > _RESERVE * there:
+    if there is not None and need > SHARE * there:
         cure = "fewer sequences at a time (--sequences, --tokens-per-step), --checkpoint-blocks, or a smaller model"
         return Finding("memory", "error", value, facts, cure)
     return Finding("memory", "ok", value, facts)
