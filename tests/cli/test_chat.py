@@ -56,12 +56,14 @@ def piped(monkeypatch: pytest.MonkeyPatch, text: str | bytes) -> None:
 
 @pytest.fixture
 def talk(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Talk:
-    """Runs a chat through a pipe with --json; returns what it printed, a dictionary a line."""
+    """Runs a chat through a pipe with --json, the draws always the same; returns what it printed, a dictionary a
+    line."""
 
     def run(text: str, *arguments: object) -> list[dict[str, Any]]:
         piped(monkeypatch, text)
         capfd.readouterr()
-        assert main(["chat", *map(str, arguments), "--json"]) == 0
+        seed = () if "--seed" in arguments else ("--seed", "1")
+        assert main(["chat", *map(str, arguments), *seed, "--json"]) == 0
         return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
 
     return run
