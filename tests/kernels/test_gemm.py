@@ -52,7 +52,7 @@ def packing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Lets small operands be read where they lie, or has every operand packed."""
     monkeypatch.setattr(module, "_plans", {})
     if not request.param:
-        monkeypatch.setattr(gemm_plan, "_DIRECT_BYTES", -1)
+        monkeypatch.setattr(gemm_plan._Planner, "_is_direct", lambda *_: False)
 
 
 @pytest.fixture
@@ -309,7 +309,16 @@ def test_nothing_outside_is_touched(
     def place(shape: tuple[int, ...]) -> Array:
         return device.upload(rng.standard_normal(shape), dtype)
 
-    for m, k, n in ((1, 1, 1), (13, 35, 33), (25, 31, 47), (64, 64, 64), (1, 35, 77), (77, 35, 1), (5, 3, 65)):
+    for m, k, n in (
+        (1, 1, 1),
+        (13, 35, 33),
+        (25, 31, 47),
+        (64, 64, 64),
+        (1, 35, 77),
+        (77, 35, 1),
+        (5, 3, 65),
+        (48, 96, 41),
+    ):
         for at, bt in itertools.product((False, True), (False, True)):
             a = place((k, m)).transpose() if at else place((m, k))
             b = place((n, k)).transpose() if bt else place((k, n))
@@ -411,6 +420,8 @@ def test_code_for_tile_registers_multiplies_in_one_instruction() -> None:
     body = assembly.split("tile_2x2:")[1].split(".cfi_endproc")[0]
     assert body.count("tdpbf16ps\t") == 4
     assert assembly.count("ldtilecfg\t") == assembly.count("tilerelease") == 1
+    direct = machine.emit_assembly(ir.optimise(gemm_ir.direct_text(form), machine))
+    assert direct.split("tile_2x2:")[1].split(".cfi_endproc")[0].count("tdpbf16ps\t") == 4
     for source in ("float32", "bfloat16", "float16"):
         assert ".globl" in machine.emit_assembly(ir.optimise(tiles_ir.packing_text(form, source), machine))
 

@@ -149,19 +149,20 @@ def _tiles(v: Vectors, form: Format, direct: bool) -> list[Function]:
     return [last, *variants.values(), f]
 
 
-def _tile_registers(v: Vectors, form: Format) -> list[Function]:
-    """`tile` in tile registers, choosing the variant as `_tiles` does."""
-    first, last = tiles_ir.init_rows(v), finish(v, form)
+def _tile_registers(v: Vectors, form: Format, direct: bool) -> list[Function]:
+    """`tile` in tile registers, choosing the variant as `_tiles` does; direct, it reads an unpacked a of whole steps
+    and registers, and a packed b."""
+    first, last, params = tiles_ir.init_rows(v), finish(v, form), _DIRECT_PARAMS if direct else _TILE_PARAMS
     variants = {
-        (rows, columns): tiles_ir.tile(form, rows, columns, _TILE_PARAMS, PLAIN, first, last)
+        (rows, columns): tiles_ir.tile(form, rows, columns, params, PLAIN, first, last, direct=direct)
         for rows, columns in itertools.product(range(1, TILE_ROWS + 1), range(1, TILE_COLUMNS + 1))
     }
-    f = Function("tile", _TILE_PARAMS)
+    f = Function("tile", params)
     for (rows, columns), variant in reversed(variants.items()):
         more_rows = f.is_("sgt", "%rows", (rows - 1) * TILE_LINES)
         more_columns = f.is_("sgt", "%columns", (columns - 1) * TILE_LINES)
         with f.when(f.let(f"and i1 {more_rows}, {more_columns}")):
-            f.do(f"call void @{variant.name}({_TILE_PARAMS})")
+            f.do(f"call void @{variant.name}({params})")
             f.leave()
     return [first, last, *variants.values(), f]
 
@@ -322,15 +323,17 @@ def program_text() -> str:
 
 def product_text(form: Format) -> str:
     """IR of `tile`, `pack_pass` and `multiply_pass` for one packed format."""
-    v = Vectors(form.isa)
-    is_tiles = form.name == "tiles"
-    tiles = _tile_registers(v, form) if is_tiles else _tiles(v, form, False)
-    functions = [*tiles, _pack_pass(form), _multiply_pass(form, False)]
-    return ir.module_text(functions, [*sorted(v.declared), *(tiles_ir.DECLARATIONS if is_tiles else ())])
+    return _text(form, False)
 
 
 def direct_text(form: Format) -> str:
-    """IR of `tile` and `multiply_pass` for operands that nobody packed; "float32" and "float64" only."""
+    """IR of `tile` and `multiply_pass` for operands that nobody packed; not for "pairs"."""
+    return _text(form, True)
+
+
+def _text(form: Format, direct: bool) -> str:
     v = Vectors(form.isa)
-    functions = [*_tiles(v, form, True), _multiply_pass(form, True)]
-    return ir.module_text(functions, sorted(v.declared))
+    is_tiles = form.name == "tiles"
+    tiles = _tile_registers(v, form, direct) if is_tiles else _tiles(v, form, direct)
+    passes = [_multiply_pass(form, direct)] if direct else [_pack_pass(form), _multiply_pass(form, direct)]
+    return ir.module_text([*tiles, *passes], [*sorted(v.declared), *(tiles_ir.DECLARATIONS if is_tiles else ())])

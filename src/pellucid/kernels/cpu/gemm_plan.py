@@ -21,7 +21,7 @@ from ...device import Array
 from . import gemm_ir, gemv_ir, ir, pack_ir, tiles_ir
 from .gemm_ir import BASES, MOST_BASES, WORD, WORDS
 from .isa import current
-from .vectors_ir import SIZE, Format
+from .vectors_ir import SIZE, TILE_LINES, Format
 
 _K_BYTES = 3072  # of one line in a block of k: a panel of each operand stays in the first two cache levels
 _PACKED_BYTES = 6 << 20  # of packed operands in a block: they stay in the last cache level
@@ -229,9 +229,12 @@ class _Planner:
         self.partial = self._take(self.m * self.n * self.sum_bytes * self.at_once) if narrow else None
 
     def _is_direct(self, side: str, lines: int) -> bool:
-        """Whether reading an operand where it lies beats packing it: a small one in the right format and order."""
+        """Whether reading an operand where it lies beats packing it: one in the right format and order, and near."""
         x, line_stride, k_stride, _ = self.sides[side]
         size = x.dtype.itemsize
+        if self.form.name == "tiles":  # whole registers only, of any size: b's are turned, a's are copied as they are
+            whole = side == "a" and lines % TILE_LINES == 0 and self.k % self.form.per_step == 0
+            return whole and x.dtype is dtypes.bfloat16 and k_stride == 1 and line_stride * size % _WAY_BYTES != 0
         if x.dtype.name != self.form.name or lines * self.k * size > _DIRECT_BYTES:
             return False
         if side == "b":  # whole vectors of columns only
@@ -303,7 +306,7 @@ class _Planner:
 
     def _unpacked(self, words: dict[str, int]) -> dict[str, int]:
         """The words that differ in a direct pass."""
-        size = self.sum_bytes
+        size = SIZE[self.form.unit]
         found = {"a_row": size, "a_step": self.form.rows * size, "b_step": self.form.columns * size}
         for side in "ab":
             if side not in self.direct:
@@ -311,7 +314,8 @@ class _Planner:
                 continue
             width, line_step = self.sides[side][3], words[f"{side}_line_step"]
             found |= {f"{side}_packed": words[f"{side}_source"], f"{side}_batch_bytes": 0}
-            found |= {f"{side}_panel_bytes": width * line_step, f"{side}_step": words[f"{side}_k_step"]}
+            step = words[f"{side}_k_step"] * self.form.per_step
+            found |= {f"{side}_panel_bytes": width * line_step, f"{side}_step": step}
             if side == "a":
                 found["a_row"] = line_step
         return found

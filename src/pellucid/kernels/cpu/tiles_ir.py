@@ -66,8 +66,11 @@ def init_rows(v: Vectors) -> Function:
     return f
 
 
-def tile(form: Format, rows: int, columns: int, params: str, plain: int, first: Function, last: Function) -> Function:
-    """y = init + a @ b for a block of rows x columns registers; see `gemm_ir._tiles`."""
+def tile(
+    form: Format, rows: int, columns: int, params: str, plain: int, first: Function, last: Function, *, direct: bool
+) -> Function:
+    """y = init + a @ b for a block of rows x columns registers; see `gemm_ir._tiles`. With `direct`, line i of a lies
+    a_row * i bytes from %a, whatever the step, which is a_step bytes long."""
     f = Function(f"tile_{rows}x{columns}", params, internal=True, attributes="nounwind noinline")
     row = columns * _LINE
     sums = f.slot("<16 x float>", count=rows * TILE_LINES * columns)
@@ -91,11 +94,14 @@ def tile(form: Format, rows: int, columns: int, params: str, plain: int, first: 
     # the operand with fewer registers in a step is kept in them, the other one passes through a single one
     kept = min(rows, columns)
     outer, inner = ("a", "b") if rows <= columns else ("b", "a")
-    step_bytes = {"a": form.rows * _LINE, "b": form.columns * _LINE}
+    step_bytes = {"a": "%a_step" if direct else form.rows * _LINE, "b": form.columns * _LINE}
+    line_bytes = {"a": "%a_row" if direct else _LINE, "b": _LINE}
     passing = len(cells) + kept
 
     def load(register: int, side: str, now: dict[str, str], i: int) -> None:
-        f.do(f"call void @llvm.x86.tileloadd64(i8 {register}, ptr {f.at(now[side], i * _TILE)}, i64 {_LINE})")
+        line = line_bytes[side]
+        at = f.at(now[side], f.mul(line, i * TILE_LINES))
+        f.do(f"call void @llvm.x86.tileloadd64(i8 {register}, ptr {at}, i64 {line})")
 
     with f.loop(0, "%steps") as s:
         now = {side: f.at(f"%{side}", f.mul(s, nbytes)) for side, nbytes in step_bytes.items()}
