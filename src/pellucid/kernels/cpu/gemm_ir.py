@@ -154,8 +154,8 @@ def _tile_registers(v: Vectors, form: Format, direct: bool) -> list[Function]:
     and registers, and a packed b."""
     first, last, params = tiles_ir.init_rows(v), finish(v, form), _DIRECT_PARAMS if direct else _TILE_PARAMS
     variants = {
-        (rows, columns): tiles_ir.tile(form, rows, columns, params, PLAIN, first, last, direct=direct)
-        for rows, columns in itertools.product(range(1, TILE_ROWS + 1), range(1, TILE_COLUMNS + 1))
+        shape: tiles_ir.tile(v, form, shape, params, (PLAIN, BFLOAT16), first, last, direct=direct)
+        for shape in itertools.product(range(1, TILE_ROWS + 1), range(1, TILE_COLUMNS + 1))
     }
     f = Function("tile", params)
     for (rows, columns), variant in reversed(variants.items()):

@@ -9,7 +9,7 @@ its lines, 1024 bytes in a row:
 
 A block of the result is two by two registers, which reads least. That leaves four for operands, and the kernel uses
 three: the processor renames tile registers from few spare ones, fewer still while a neighbour runs on the same core, so
-that there a kernel in seven registers was measured 1.3 times as fast as the same in eight.
+that there a kernel in seven registers was measured up to 1.3 times as fast as the same in eight.
 """
 
 from __future__ import annotations
@@ -66,11 +66,25 @@ def init_rows(v: Vectors) -> Function:
     return f
 
 
+def _narrow(v: Vectors, f: Function, sums: str, lines: int, columns: int) -> None:
+    """c = bfloat16(sums) for a whole block, some lines at once."""
+    n, some = TILE_LINES, 4
+    with f.loop(0, lines, some) as first:
+        for i in range(some):
+            line = f.add(first, i)
+            for j in range(columns):
+                value = f.load(f"<{n} x float>", f.at(sums, f.add(f.mul(line, columns * _LINE), j * _LINE)), _LINE)
+                to = f.at("%c", f.add(f.mul(line, "%c_row"), j * n * 2))
+                f.store(f"<{n} x i16>", v.to_bfloat16(f, n, value), to, 2)
+
+
 def tile(
-    form: Format, rows: int, columns: int, params: str, plain: int, first: Function, last: Function, *, direct: bool
-) -> Function:
-    """y = init + a @ b for a block of rows x columns registers; see `gemm_ir._tiles`. With `direct`, line i of a lies
-    a_row * i bytes from %a, whatever the step, which is a_step bytes long."""
+    v: Vectors, form: Format, shape: tuple[int, int], params: str, results: tuple[int, int], first: Function,
+    last: Function, *, direct: bool,
+) -> Function:  # fmt: skip
+    """y = init + a @ b for a block of `shape` registers; see `gemm_ir._tiles`. `results`: the numbers of its plain and
+    its bfloat16 result. With `direct`, line i of a lies a_row * i bytes from %a, and a step is a_step bytes long."""
+    (rows, columns), (plain, bfloat16) = shape, results
     f = Function(f"tile_{rows}x{columns}", params, internal=True, attributes="nounwind noinline")
     row = columns * _LINE
     sums = f.slot("<16 x float>", count=rows * TILE_LINES * columns)
@@ -91,12 +105,9 @@ def tile(
     with f.when(f.let(f"and i1 {has_init}, {f.let(f'xor i1 {whole}, true')}")):
         f.do(f"call void @{first.name}(ptr {sums}, i64 {row}, i64 %rows, i64 %columns, ptr %init, i64 %init_row)")
         each("tileloadd", sums, row)
-    # the operand with fewer registers in a step is kept in them, the other one passes through a single one
-    kept = min(rows, columns)
-    outer, inner = ("a", "b") if rows <= columns else ("b", "a")
     step_bytes = {"a": "%a_step" if direct else form.rows * _LINE, "b": form.columns * _LINE}
     line_bytes = {"a": "%a_row" if direct else _LINE, "b": _LINE}
-    passing = len(cells) + kept
+    a, b = len(cells), range(len(cells) + 1, len(cells) + 1 + columns)  # a's registers pass through one, b's stay
 
     def load(register: int, side: str, now: dict[str, str], i: int) -> None:
         line = line_bytes[side]
@@ -105,19 +116,19 @@ def tile(
 
     with f.loop(0, "%steps") as s:
         now = {side: f.at(f"%{side}", f.mul(s, nbytes)) for side, nbytes in step_bytes.items()}
-        for i in range(kept):
-            load(len(cells) + i, outer, now, i)
-        for j in range(max(rows, columns)):
-            load(passing, inner, now, j)
-            for i in range(kept):
-                cell, pair = (i * columns + j, (i, j)) if outer == "a" else (j * columns + i, (j, i))
-                a, b = (len(cells) + i, passing) if outer == "a" else (passing, len(cells) + i)
-                assert cells[cell] == pair
-                f.do(f"call void @llvm.x86.tdpbf16ps(i8 {cell}, i8 {a}, i8 {b})")
+        for i in range(rows):
+            load(a, "a", now, i)
+            for j in range(columns):
+                if i == 0:  # as late as can be: products begin with the first pair
+                    load(b[j], "b", now, j)
+                f.do(f"call void @llvm.x86.tdpbf16ps(i8 {i * columns + j}, i8 {a}, i8 {b[j]})")
     with f.when(f.let(f"and i1 {whole}, {f.is_('eq', '%result', plain)}")):
         each("tilestored", "%c", "%c_row")
         f.leave()
     each("tilestored", sums, row)
+    with f.when(f.let(f"and i1 {whole}, {f.is_('eq', '%result', bfloat16)}")):
+        _narrow(v, f, sums, rows * TILE_LINES, columns)
+        f.leave()
     f.do(
         f"call void @{last.name}(ptr {sums}, i64 {row}, i64 %rows, i64 %columns, ptr %c, i64 %c_row, "
         "ptr null, i64 0, i64 %result)"
