@@ -195,33 +195,9 @@ def turn_pairs(x, turned, rows_at, y, y0, row, step, rows, d, factor):
 
 @kernel
 def _forward(
-    lo,
-    hi,
-    q,
-    k,
-    v,
-    o,
-    lse,
-    plan,
-    blocks,
-    bounded,
-    batch,
-    groups,
-    kv_heads,
-    tq,
-    tk,
-    d,
-    qb,
-    qt,
-    qh,
-    qd,
-    causal,
-    scale,
-    dropout,
-    low,
-    high,
-    counter,
-):
+    lo, hi, q, k, v, o, lse, plan, blocks, bounded, batch, groups, kv_heads, tq, tk, d, qb, qt, qh, qd, causal,
+    scale, dropout, low, high, counter,
+):  # fmt: skip
     """Items: (batch, key/value head, block of queries from the last, query head of the group). k by row, v coupled."""
     heads, lanes, w = groups * kv_heads, queries(lse), width(lse, VECTOR)
     size, half = max(1, min(tk, _KEYS)), couples_of(tk, bounded)
