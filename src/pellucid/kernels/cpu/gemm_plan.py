@@ -3,8 +3,9 @@
 A product runs as pairs of parallel passes: pack both operands into panels, then multiply panels into tiles of the
 result. A small operand that already is in the right format and order is read where it lies instead. The packed
 operands of a block stay in the last-level cache; k is cut first, then the larger operand, while the smaller one stays
-packed. Nothing here depends on addresses or on the number of threads, so a plan is made once for a combination of
-shapes, strides and dtypes, and every sum runs over k in one order, whoever computes it.
+packed. Nothing here depends on addresses, so a plan is made once for a combination of shapes, strides and dtypes; the
+number of threads decides how many tasks there are and nothing else: every sum runs over k in one order, whoever
+computes it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from math import prod
 
 from ...base import dtypes
 from ...base.dtypes import DType
-from ...device import Array
+from ...device import Array, pool
 from . import gemm_ir, gemv_ir, ir, pack_ir, tiles_ir
 from .gemm_ir import BASES, MOST_BASES, WORD, WORDS
 from .isa import current
@@ -26,9 +27,12 @@ from .vectors_ir import SIZE, TILE_LINES, Format
 _K_BYTES = 3072  # of one line in a block of k: a panel of each operand stays in the first two cache levels
 _PACKED_BYTES = 6 << 20  # of packed operands in a block: they stay in the last cache level
 _GROUP_BYTES = 256 << 10  # of b's panels in a task: they stay in the second cache level
+_TILES_GROUP_BYTES = 1 << 20  # the same where there are tile registers, and with them more of that level
 _DIRECT_BYTES = 2 << 20  # of an operand that is read where it lies: once a tile, so it has to be near
 _WAY_BYTES = 4096  # lines a multiple of this apart compete for the same few places in the first cache level
 _TASKS = 24  # wanted in a pass, so that threads finish together
+_TASKS_A_THREAD = 4  # at least, on many
+_TILES_TASKS = 12  # the same in tile registers, where a larger square of tiles counts for more
 _TASK_FLOPS = 1 << 19  # a smaller task is not worth its launch
 _PACK_VALUES = 1 << 14  # the same for packing, in elements
 _ROW_BYTES = 1024  # of neighbouring lines packed together where they are contiguous in memory
@@ -355,8 +359,13 @@ class _Planner:
         form = self.form
         a_panels, b_panels = -(-words["a_lines"] // form.rows), -(-words["b_lines"] // form.columns)
         tile = max(1, 2 * form.rows * form.columns * words["k"])
-        wanted = max(1, -(-_TASK_FLOPS // tile), a_panels * b_panels // _TASKS)  # tiles in a task
-        b_per = max(1, min(b_panels, wanted, _GROUP_BYTES // max(64, words["b_panel_bytes"])))
+        is_tiles = form.name == "tiles"
+        tasks = max(_TILES_TASKS if is_tiles else _TASKS, _TASKS_A_THREAD * pool.threads())
+        wanted = max(1, -(-_TASK_FLOPS // tile), a_panels * b_panels // tasks)
+        most, group = wanted, _GROUP_BYTES  # panels of b in a task of `wanted` tiles
+        if is_tiles:  # square: both operands come from the last cache level, and a square of tiles reads least of them
+            most, group = max(round(wanted**0.5), -(-wanted // a_panels)), _TILES_GROUP_BYTES
+        b_per = max(1, min(b_panels, most, group // max(64, words["b_panel_bytes"])))
         b_per = -(-b_panels // -(-b_panels // b_per))
         a_per = max(1, min(a_panels, wanted // b_per))
         a_per = -(-a_panels // -(-a_panels // a_per))

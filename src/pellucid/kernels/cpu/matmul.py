@@ -72,7 +72,8 @@ def _plan(
             bias = copy(bias)
     about_bias = None if bias is None else (bias.shape, bias.strides, bias.dtype)
     path = isa.current()
-    key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, about_bias, operand_dtype, result_dtype, path.name)
+    operands = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype)
+    key = (*operands, about_bias, operand_dtype, result_dtype, path.name, pool.threads())
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) >= _PLANS:
