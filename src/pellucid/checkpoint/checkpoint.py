@@ -14,12 +14,12 @@ file or one from another checkpoint is refused before anything is loaded.
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from ..base.errors import CheckpointError, ConfigError, DataError
 from ..base.files import StrPath, canonical_json
@@ -27,17 +27,14 @@ from ..tape import Tensor
 from ..text import Tokenizer, load_tokenizer
 from .q8 import PRECISION, Q8, Q8File, q8_tensors
 from .storage import (
-    building,
+    current,
     decode_json,
     encode_json,
-    install,
-    previous_of,
-    push,
     read_small,
     sha256,
-    sweep,
     unreadable,
-    unwritable,
+    write_bytes,
+    write_folder,
 )
 from .tensor_file import Plan, TensorFile, read_tensors
 
@@ -94,7 +91,7 @@ def save_checkpoint(
         CheckpointError: the disk is full or refuses, the folder holds something else, or `config` or `state` is not
             JSON. What was there before is unchanged.
     """
-    shown, target = os.fspath(folder), Path(os.path.realpath(folder))
+    shown = os.fspath(folder)
     if precision not in ("float32", Q8):
         raise ConfigError("save_checkpoint", "unknown precision", got=precision, expected="'float32' or 'q8'")
     # Hugging Face readers want to be told that matrices are laid out as PyTorch has them.
@@ -115,26 +112,15 @@ def save_checkpoint(
     sizes = {name: len(raw) for name, raw in documents.items()} | {name: plan.nbytes for name, plan in plans.items()}
     # Digests have one length, so zeros in their place give the size and show early whether `state` can be stored.
     needed = sum(sizes.values()) + len(_state_json(shown, state, sizes, dict.fromkeys(sizes, "0" * 64)))
-    try:
-        if target.parent.is_file():  # else the system says "file exists", which sounds like the checkpoint
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _check_replaceable(target, shown)
-        sweep(target.parent)
-        with building(target) as temporary:
-            digests = {name: sha256(raw) for name, raw in documents.items()}
-            for name, plan in plans.items():
-                with open(temporary / name, "xb") as file:
-                    digests[name] = plan.write(file)
-                    push(file)
-            for name, raw in [*documents.items(), (STATE, _state_json(shown, state, sizes, digests))]:
-                with open(temporary / name, "xb") as file:
-                    file.write(raw)
-                    push(file)
-            install(temporary, target)
-    except OSError as error:
-        raise unwritable(folder, error, needed=needed) from error
-    return Path(folder)
+    digests = {name: sha256(raw) for name, raw in documents.items()}
+
+    def write_plan(file: BinaryIO, name: str) -> None:
+        digests[name] = plans[name].write(file)
+
+    files: dict[str, Callable[[BinaryIO], object]] = {name: partial(write_plan, name=name) for name in plans}
+    files |= {name: write_bytes(raw) for name, raw in documents.items()}
+    files[STATE] = lambda file: file.write(_state_json(shown, state, sizes, digests))
+    return write_folder(folder, files, needed=needed, belongs={*_LISTED, STATE}.__contains__, whose="a checkpoint's")
 
 
 def load_checkpoint(folder: StrPath) -> Checkpoint:
@@ -175,15 +161,6 @@ def load_checkpoint(folder: StrPath) -> Checkpoint:
         hint = "use the version of Pellucid that saved it, or a newer one"
         raise CheckpointError(model.path, "an unknown precision", got=_short(precision), expected="q8", hint=hint)
     return Checkpoint(Path(folder), model, optimizer, config, tokenizer, state, precision, average)
-
-
-def current(folder: Path) -> Path:
-    """The folder itself, or the old one where a kill fell between the two renames of a replacement."""
-    if not folder.exists():
-        old = previous_of(Path(os.path.realpath(folder)))
-        if old.is_dir():
-            return old
-    return folder
 
 
 def is_complete(folder: Path) -> bool:
@@ -260,15 +237,3 @@ def _document(path: Path, files: dict[str, Any]) -> bytes:
         what, got = "the file was changed since it was saved", f"sha256 {found[:16]}"
         raise CheckpointError(os.fspath(path), what, got=got, expected=expected[:16], hint=_AGAIN)
     return raw
-
-
-def _check_replaceable(target: Path, shown: str) -> None:
-    """Refuses to put a checkpoint in the place of anything but a checkpoint: replacing removes what was there."""
-    if not target.exists():
-        return
-    if not target.is_dir():
-        raise CheckpointError(shown, "cannot be written: a file of that name exists", hint="choose another name")
-    if others := sorted(set(os.listdir(target)) - {*_LISTED, STATE}):
-        got = ", ".join(repr(n) for n in others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-        hint = "choose another name, or move these files away"
-        raise CheckpointError(shown, "cannot be replaced: holds other files than a checkpoint's", got=got, hint=hint)
