@@ -25,7 +25,7 @@ from ..base.errors import CheckpointError, ConfigError, DataError
 from ..base.files import StrPath, canonical_json
 from ..tape import Tensor
 from ..text import Tokenizer, load_tokenizer
-from .q8 import PRECISION, Q8, Q8File, q8_tensors
+from .int8 import INT8, PRECISION, STORED, Int8File, int8_tensors
 from .storage import (
     current,
     decode_json,
@@ -56,7 +56,7 @@ class Checkpoint:
     """A checkpoint that was checked as a whole; tensors are mapped, not yet in memory.
 
     path: the folder asked for. tensors: the weights. optimizer: its tensors, or None. config, state: as they were
-    saved. tokenizer: or None. precision: of the weights on disk, "float32" or "q8". average: the running mean of the
+    saved. tokenizer: or None. precision: of the weights on disk, "float32" or "int8". average: the running mean of the
     weights, or None.
     """
 
@@ -79,28 +79,30 @@ def save_checkpoint(
     optimizer_tensors: Mapping[str, Tensor] | None = None,
     average_tensors: Mapping[str, Tensor] | None = None,
     tokenizer: Tokenizer | None = None,
-    precision: Literal["float32", "q8"] = "float32",
+    precision: Literal["float32", "int8"] = "float32",
 ) -> Path:
     """Writes a checkpoint, in place of the one at `folder` if there is one. Folders above it are made.
 
-    precision: "q8" stores matrices in one byte a weight, at most half a step of 1/127 of the row's largest from the
-    truth (see `q8`): for shipping a model, not for going on with its training. "float32" stores tensors as they are.
+    precision: "int8" stores matrices in one byte a weight, at most half a step of 1/127 of the row's largest from the
+    truth (see `int8`): for shipping a model, not for going on with its training. "float32" stores tensors as they are.
 
     Raises:
-        ConfigError: an unknown precision, or "q8" with an optimizer.
+        ConfigError: an unknown precision, or "int8" with an optimizer.
         CheckpointError: the disk is full or refuses, the folder holds something else, or `config` or `state` is not
             JSON. What was there before is unchanged.
     """
     shown = os.fspath(folder)
-    if precision not in ("float32", Q8):
-        raise ConfigError("save_checkpoint", "unknown precision", got=precision, expected="'float32' or 'q8'")
+    if precision not in ("float32", INT8):
+        raise ConfigError("save_checkpoint", "unknown precision", got=precision, expected="'float32' or 'int8'")
     # Hugging Face readers want to be told that matrices are laid out as PyTorch has them.
     metadata = {"format": "pt"}
-    if precision == Q8:
+    if precision == INT8:
         if optimizer_tensors is not None:
             hint = "save float32 to resume from, or leave the optimizer out"
-            raise ConfigError("save_checkpoint", "q8 is for shipping a model, an optimizer for training it", hint=hint)
-        tensors, metadata = q8_tensors(tensors, where=shown), {**metadata, PRECISION: Q8}
+            raise ConfigError(
+                "save_checkpoint", "int8 is for shipping a model, an optimizer for training it", hint=hint
+            )
+        tensors, metadata = int8_tensors(tensors, where=shown), {**metadata, PRECISION: STORED}
     documents = {CONFIG: encode_json(config, where=f"{shown}: config")}
     if tokenizer is not None:
         documents[TOKENIZER] = encode_json(tokenizer.to_json(), where=f"{shown}: tokenizer")
@@ -154,12 +156,12 @@ def load_checkpoint(folder: StrPath) -> Checkpoint:
     average = None
     if AVERAGE in files:
         average = read_tensors(home / AVERAGE, expected_sha256=files[AVERAGE]["sha256"])
-    precision = model.metadata.get(PRECISION, "float32")
-    if precision == Q8:
-        model = Q8File(model)
-    elif precision != "float32":
+    stored, precision = model.metadata.get(PRECISION), "float32"
+    if stored == STORED:
+        model, precision = Int8File(model), INT8
+    elif stored is not None:
         hint = "use the version of Pellucid that saved it, or a newer one"
-        raise CheckpointError(model.path, "an unknown precision", got=_short(precision), expected="q8", hint=hint)
+        raise CheckpointError(model.path, "an unknown precision", got=_short(stored), expected=STORED, hint=hint)
     return Checkpoint(Path(folder), model, optimizer, config, tokenizer, state, precision, average)
 
 

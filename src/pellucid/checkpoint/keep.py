@@ -17,7 +17,7 @@ from .source import OpenedModel
 _KEPT = ("step", "held_out_loss")
 
 
-def keep_model(folder: StrPath, opened: OpenedModel, *, precision: Literal["float32", "q8"] = "float32") -> Path:
+def keep_model(folder: StrPath, opened: OpenedModel, *, precision: Literal["float32", "int8"] = "float32") -> Path:
     """Writes the model alone: weights, configuration, tokenizer, chat template and the ids that end an answer.
 
     Raises what `save_checkpoint` raises, and CheckpointError for a folder that holds a published model: its files have
