@@ -32,6 +32,7 @@ from .tensor_format import shown
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 LORA, BASE = "lora", "base"
+_FINGERPRINT = "base_sha256"
 _PREFIX = "base_model.model."
 _MATRICES = {"A": "lora_A.weight", "B": "lora_B.weight"}
 
@@ -74,7 +75,7 @@ def save_lora(model: Module, folder: StrPath, *, name: str | None = None, base: 
     config = adapters.configs[adapters.named("save_lora", name)]
     where = os.fspath(folder)
     raw = encode_json(_peft_config(config, base or adapters.base), where=f"{where}: config")
-    metadata = {"format": "pt", "base_sha256": base_fingerprint(model)}
+    metadata = {"format": "pt", _FINGERPRINT: base_fingerprint(model)}
     plan = Plan(adapter_tensors(model, name), metadata, where=where)
     files: dict[str, Callable[[BinaryIO], object]] = {TENSORS: plan.write, CONFIG: write_bytes(raw)}
     needed = plan.nbytes + len(raw)
@@ -107,6 +108,13 @@ def load_lora(model: Module, folder: StrPath, *, name: str = "default") -> LoraC
         add_lora(model, config, name=name)
         load_into(adapter_tensors(model, name), tensors, cast=True, where=where)
     return config
+
+
+def is_base(model: Module, folder: StrPath) -> bool | None:
+    """Whether an adapter in a folder was trained on just these weights, held in the same way; None where it does not
+    say, as PEFT's don't. Raises CheckpointError for a folder that holds no adapter."""
+    stated = _read(Path(folder))[0].metadata.get(_FINGERPRINT)
+    return None if stated is None else stated == base_fingerprint(model)
 
 
 def kept_tensors(model: Module) -> dict[str, Tensor]:

@@ -38,7 +38,8 @@ Examples:
   pellucid export runs/book --out book.gguf --format gguf --precision int8     a file for llama.cpp (Q8_0)
   pellucid export runs/chats --out my-adapter --format peft        the adapter of a run with --lora-rank, alone
 
-hf and gguf hold byte-pair vocabularies (train --train-tokenizer --tokenizer bpe) and those of published models.
+hf holds vocabularies of bytes, characters, Unigram and byte pairs; gguf those of bytes and byte pairs (train
+--train-tokenizer --tokenizer bpe). Those of published models go back where they came from.
 
 generate, eval and info read what was written. An int8 checkpoint is about a quarter of the size; no training can go on
 from it. What the format can't hold is refused by name. What was written is read back at the end, and its logits are
