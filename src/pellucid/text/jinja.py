@@ -168,8 +168,8 @@ class JinjaTemplate(ChatTemplate):
 
 
 class _Namespace(Namespace):
-    """Jinja's own, but for names that begin with an underscore, which could reach what is Python's, and for its spelling,
-    which would write what is in it as often as it is reached."""
+    """Jinja's own, but for names that begin with an underscore, which could reach what is Python's, and for its
+    spelling, which would write what is in it as often as it is reached."""
 
     def __init__(*args: Any, **items: Any) -> None:
         self, *pairs = args

@@ -141,8 +141,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def _reached(self, value: Any) -> int:
-        """Elements of a value and of all that lies in it, each counted as often as a walk comes to it: a list that holds
-        a list twice is twice as much to write, and 60 of them in one another are more than can be."""
+        """Elements of a value and of all that lies in it, each counted as often as a walk comes to it: a list that
+        holds a list twice is twice as much to write, and 60 of them in one another are more than can be."""
         if not isinstance(value, _HOLDERS):
             return 0
         known = self._sizes.get(id(value))
