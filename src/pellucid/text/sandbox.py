@@ -206,7 +206,8 @@ class _Measured(NodeTransformer):
         return self._made(node) if node.ctx == "load" else self.generic_visit(node)
 
     def _made(self, node: nodes.Expr) -> nodes.Node:
-        return self._counted.call_method("made", [self.generic_visit(node)]).set_lineno(node.lineno)
+        self.generic_visit(node)
+        return self._counted.call_method("made", [node]).set_lineno(node.lineno)
 
 
 def _length(parts: Iterable[Any]) -> int:
