@@ -54,6 +54,6 @@ pellucid("train", "--corpus", corpus, "--tokenizer", out / "words.json", *shape,
 tuned = ["--template", "chatml", "--lora-rank", 8, "--learning-rate", 1e-3, "--too-long", "skip", "--out", out / "lora"]
 pellucid("sft", "--dataset", out / "pairs.jsonl", "--init-from", out / "base", *tuned)
 pellucid("export", out / "lora", "--out", out / "merged")
-pellucid("export", out / "merged", "--out", out / "small", "--precision", "q8")
+pellucid("export", out / "merged", "--out", out / "small", "--precision", "int8")
 pellucid("eval", out / "base", out / "merged", out / "small", "--choices", out / "questions.jsonl")
 pellucid("chat", out / "small", "--weights", "int8", "--tokens", 40, say=f"{ASK}{pairs[0][0]}")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pellucid.base.config import to_dict
-from pellucid.checkpoint import latest_checkpoint, load_checkpoint, open_model, save_checkpoint, save_lora
+from pellucid.checkpoint import is_base, latest_checkpoint, load_checkpoint, open_model, save_checkpoint, save_lora
 from pellucid.cli.app import main
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.nn import LoraConfig, add_lora
@@ -109,6 +109,10 @@ def test_an_adapter_is_exported_alone_and_merged_again(
     assert sorted(p.name for p in alone.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     assert json.loads((alone / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
     result(capsys, "merge", base, alone, tmp_path / "merged")
+    assert is_base(open_model(base).model, alone)
+    assert main(["merge", str(tmp_path / "merged"), str(alone), str(tmp_path / "twice")]) == 0
+    expected = f"{alone} was trained on other weights than these, or on these held in int8 or bfloat16\n"
+    assert capsys.readouterr().err == expected
     a, b = (dict(open_model(p).model.named_parameters()) for p in (run, tmp_path / "merged"))
     assert all(a[n].detach().numpy().tobytes() == b[n].detach().numpy().tobytes() for n in a)
     message = mistake(capsys, "export", base, "--out", tmp_path / "x", "--format", "peft")

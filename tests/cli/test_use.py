@@ -157,15 +157,15 @@ def test_the_weights_of_generate_and_eval(finished: Path, run: Run) -> None:
 def test_export(finished: Path, tmp_path: Path, run: Run, refused: Refused) -> None:
     full, small = tmp_path / "full", tmp_path / "small"
     whole = run("export", finished, "--out", full)
-    rounded = run("export", finished, "--out", small, "--precision", "q8")
-    assert rounded["precision"] == "q8"
+    rounded = run("export", finished, "--out", small, "--precision", "int8")
+    assert rounded["precision"] == "int8"
     assert rounded["bytes"] == sum(p.stat().st_size for p in small.iterdir()) < whole["bytes"]
-    assert run("info", small)["weights"] == "q8 (int8, read as float32)"
+    assert run("info", small)["weights"] == "int8 (read as float32)"
     assert run("info", full)["weights"] == "float32"
     corpus = finished / "tokens.bin"
     exact, near = (run("eval", p, "--text", corpus)["loss"] for p in (full, small))
     assert 0 < abs(near - exact) < 0.01 * exact
-    # the very weights a q8 file holds are those that int8 makes of what it was saved from
+    # the very weights an int8 file holds are those that int8 makes of what it was saved from
     assert run("eval", small, "--text", corpus, "--weights", "int8")["loss"] == pytest.approx(near, rel=1e-4)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("mine")
@@ -206,7 +206,9 @@ def test_a_published_folder_there_and_back(tmp_path: Path, run: Run, refused: Re
     assert (about["chat_template"], about["eos_ids"]) == (True, [269])
 
     message = refused("export", first, "--out", tmp_path / "x", "--precision", "bfloat16")
-    assert message == ("pellucid export: --precision: not one of --format pellucid; got bfloat16, expected float32, q8")
+    assert message == (
+        "pellucid export: --precision: not one of --format pellucid; got bfloat16, expected float32, int8"
+    )
     message = refused("export", first, "--out", tmp_path / "x", "--shard-mb", 3)
     assert message == "pellucid export: --shard-mb: --format pellucid is one file; got 3"
     message = refused("import", tmp_path / "nowhere", tmp_path / "x")
@@ -241,8 +243,8 @@ def test_export_as_gguf(finished: Path, tmp_path: Path, run: Run, refused: Refus
     back = tmp_path / "back"
     assert run("import", tmp_path / "float32.gguf", back)["parity"]["error"] == 0
     assert run("eval", back, "--text", corpus)["loss"] == exact
-    message = refused("export", finished, "--out", tmp_path / "x.gguf", "--format", "gguf", "--precision", "q8")
-    assert "--precision: not one of --format gguf; got q8, expected float32, bfloat16, int8" in message
+    message = refused("export", finished, "--out", tmp_path / "x.gguf", "--format", "gguf", "--precision", "float16")
+    assert "--precision: not one of --format gguf; got float16, expected float32, bfloat16, int8" in message
     message = refused("export", finished, "--out", tmp_path / "x.gguf", "--format", "gguf")
     assert "GGUF: a tokenizer that llama.cpp doesn't have; got char" in message
     (tmp_path / "mine").write_text("mine")

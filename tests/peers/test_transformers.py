@@ -7,7 +7,7 @@ and writes the same; tokens and chat templates give the same ids.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,16 @@ from pellucid.checkpoint import open_model, write_hub  # noqa: E402
 from pellucid.generate import Sampler, generate  # noqa: E402
 from pellucid.models import RopeScaling, TransformerConfig, TransformerLM  # noqa: E402
 from pellucid.tape import no_grad  # noqa: E402
-from pellucid.text import BPETokenizer  # noqa: E402
+from pellucid.text import (  # noqa: E402
+    BPETokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    Lowercase,
+    NormalizedTokenizer,
+    Normalizer,
+    Tokenizer,
+    UnigramTokenizer,
+)
 from pellucid.text.jinja import JinjaTemplate  # noqa: E402
 
 LIMIT = 1e-5  # of the largest logit, float32
@@ -242,3 +251,53 @@ def test_tokens_and_chat_template_of_an_export(tmp_path: Path) -> None:
     expected = other.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
     assert template.encode(opened.tokenizer, messages, add_generation_prompt=True).tolist() == expected
     assert opened.eos_ids == (other.eos_token_id,)
+
+
+MARKS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+VERSES = "به نام خداوند جان و خرد\nکزین برتر اندیشه برنگذرد\n\nthe wind went over the sea\n" * 20
+
+
+def unigram(*, byte_fallback: bool = True) -> UnigramTokenizer:
+    return UnigramTokenizer.train([VERSES], 320 if byte_fallback else 80, byte_fallback=byte_fallback, special=MARKS)
+
+
+OWN: dict[str, Callable[[], Tokenizer]] = {
+    "unigram": unigram,
+    "unigram without bytes": lambda: unigram(byte_fallback=False),
+    "normalised": lambda: NormalizedTokenizer(unigram(), Normalizer([Lowercase()])),
+    "characters": lambda: CharTokenizer.train([VERSES + "<|>_~!0x41\t\r é"], special=MARKS),
+    "bytes": lambda: ByteTokenizer(special=MARKS),
+}
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_vocabularies_of_our_own_in_an_export(kind: str, tmp_path: Path) -> None:
+    tokenizer = OWN[kind]()
+    model = randomised(replace(OURS, vocab_size=tokenizer.vocab_size))
+    write_hub(tmp_path / "hub", model, tokenizer=tokenizer, chat_template=TEMPLATE)
+    other = transformers.AutoTokenizer.from_pretrained(tmp_path / "hub")
+    opened = open_model(tmp_path / "hub")
+    assert type(opened.tokenizer) is type(tokenizer)
+    rng = np.random.default_rng(0)
+    letters = np.array([*" \t\n\r~é<|>0x41_!", "the", "جان", " به", "<|im_end|>", "\n\n"])
+    samples = [VERSES[:90], VERSES[:90].title(), "", *("".join(rng.choice(letters, 30)) for _ in range(200))]
+    if kind == "characters":
+        samples = [s for s in samples if set(s) <= set(tokenizer.characters)]  # type: ignore[attr-defined]
+        with pytest.raises(Exception, match="unk_id"):
+            other("漢")
+    assert len(samples) > 40
+    for sample in samples:
+        ids = tokenizer.encode(sample, allowed_special="all")
+        assert ids.tolist() == other(sample, add_special_tokens=False)["input_ids"], sample
+        assert tokenizer.decode(ids) == opened.tokenizer.decode(ids)
+        if "<|" not in sample:
+            assert tokenizer.decode(ids) == other.decode(ids, clean_up_tokenization_spaces=False)
+    ids = tokenizer.encode(VERSES)[None, :40].astype(np.int64)
+    other_model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hub", dtype=torch.float32).eval()
+    found, expected = logits(opened.model.eval(), ids), logits(other_model, ids)
+    assert np.abs(found - expected).max() <= LIMIT * np.abs(expected).max()
+    messages = [{"role": "user", "content": "به نام\nخداوند"}, {"role": "assistant", "content": "the sea"}]
+    template = JinjaTemplate(TEMPLATE, variables={"bos_token": ""})
+    if kind != "characters":  # it has none for the roles
+        expected = other.apply_chat_template(messages, tokenize=True, return_dict=False)
+        assert template.encode(tokenizer, messages).tolist() == expected

@@ -326,6 +326,8 @@ def test_hostile_templates(source: str) -> None:
 ENDLESS = "chat template: runs without an end; got more than 65,536 turns of loops and calls"
 LARGE = "chat template: makes a value too large; got size "
 DOUBLED = "{% set n = namespace(x='a' * 999) %}{% for i in range(60) %}{% set n.x = n.x OPERATOR n.x %}{% endfor %}"
+# A few lists, and more to write than there is paper.
+NESTED = "{% set n = namespace(x=[]) %}{% for i in range(60) %}{% set n.x = VALUE %}{% endfor %}{{ n.x | string }}"
 UNBOUNDED = {
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": ENDLESS,
     "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}": ENDLESS,
@@ -342,6 +344,12 @@ UNBOUNDED = {
     "{{ range(9999) | join('a' * 99999) }}": LARGE + "999,890,001",
     "{{ [1] | slice(1000000000) | list }}": LARGE + "1,000,000,000",
     "{{ messages | tojson(indent=1000000000) }}": LARGE + "1,000,000,000",
+    NESTED.replace("VALUE", "[n.x, n.x]"): LARGE + "131,070",
+    NESTED.replace("VALUE", "(n.x, n.x)"): LARGE + "131,070",
+    NESTED.replace("VALUE", "{'a': n.x, 'b': n.x}.items()"): LARGE + "98,294",
+    NESTED.replace("VALUE", "dict(a=n.x, b=n.x)"): LARGE + "131,070",
+    NESTED.replace("VALUE", "[n.x] * 300"): LARGE + "90,300",
+    NESTED.replace("VALUE", "[n.x] + [n.x]"): LARGE + "131,070",
     "{{ '%99999999d' % 1 }}": "chat template: a format wider than any text needs; got '%99999999d'",
     "{{ '{:99999999}'.format(1) }}": "chat template: a format wider than any text needs; got '{:99999999}'",
 }

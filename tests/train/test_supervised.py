@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pellucid.base.errors import DataError
-from pellucid.data import Conversation, Preference, TokenBatch
+from pellucid.data import Dialogue, Preference, TokenBatch
 from pellucid.text import ByteTokenizer, CharTokenizer, ChatML, Transcript
 from pellucid.text.chat_sources import CHATML, TRANSCRIPT
 from pellucid.text.jinja import JinjaTemplate
@@ -68,7 +68,7 @@ def test_a_mask_of_all_true_is_no_mask(flags: str) -> None:
 def test_what_is_too_long() -> None:
     long = [*ASKED, {"role": "assistant", "content": "4" * 100}]
     longer = [{"role": "user", "content": "2" * 200}, ANSWERED[1]]
-    found = [Conversation(m, f"a:{i}", "messages") for i, m in enumerate((ANSWERED, long, longer), 1)]
+    found = [Dialogue(m, f"a:{i}", "messages") for i, m in enumerate((ANSWERED, long, longer), 1)]
     with pytest.raises(DataError) as caught:
         list(encoding(60).examples(found))
     assert str(caught.value) == (

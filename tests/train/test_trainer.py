@@ -222,15 +222,15 @@ def test_a_checkpoint_of_no_training_run_is_refused(tokens: TokenFile, tmp_path:
         fresh.restore(load_checkpoint(tmp_path / "c"))
 
 
-def test_training_does_not_go_on_from_q8(tokens: TokenFile, tmp_path: Path) -> None:
+def test_training_does_not_go_on_from_int8(tokens: TokenFile, tmp_path: Path) -> None:
     fresh = trainer(tokens, tmp_path / "a")
     config, tensors = {"architecture": "TransformerLM", "model": to_dict(MODEL)}, dict(fresh.model.named_parameters())
-    save_checkpoint(tmp_path / "c", tensors=tensors, config=config, state=fresh._state(), precision="q8")
+    save_checkpoint(tmp_path / "c", tensors=tensors, config=config, state=fresh._state(), precision="int8")
     before = weights(fresh)
     with pytest.raises(CheckpointError) as error:
         fresh.restore(load_checkpoint(tmp_path / "c"))
     assert str(error.value) == (
-        f"{tmp_path}/c: weights rounded to int8, which the loss curve would show; got q8, expected float32. "
+        f"{tmp_path}/c: weights rounded to int8, which the loss curve would show; got int8, expected float32. "
         "hint: resume from a float32 checkpoint, or load the weights alone into a new run"
     )
     assert same(weights(fresh), before)

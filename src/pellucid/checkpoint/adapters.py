@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -25,13 +25,14 @@ from ..nn.lora import PROJECTIONS, Adapters, adaptable
 from ..nn.low_rank import LowRank
 from ..tape import Parameter, Tensor
 from .load import load_into
-from .storage import building, decode_json, encode_json, install, push, read_small, sweep, unreadable, unwritable
+from .storage import current, decode_json, encode_json, read_small, write_bytes, write_folder
 from .tensor_file import Plan, TensorFile, read_tensors
 from .tensor_format import shown
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 LORA, BASE = "lora", "base"
+_FINGERPRINT = "base_sha256"
 _PREFIX = "base_model.model."
 _MATRICES = {"A": "lora_A.weight", "B": "lora_B.weight"}
 
@@ -72,25 +73,13 @@ def save_lora(model: Module, folder: StrPath, *, name: str | None = None, base: 
     """
     adapters = _of(model, "save_lora")
     config = adapters.configs[adapters.named("save_lora", name)]
-    where, target = os.fspath(folder), Path(os.path.realpath(folder))
+    where = os.fspath(folder)
     raw = encode_json(_peft_config(config, base or adapters.base), where=f"{where}: config")
-    metadata = {"format": "pt", "base_sha256": base_fingerprint(model)}
+    metadata = {"format": "pt", _FINGERPRINT: base_fingerprint(model)}
     plan = Plan(adapter_tensors(model, name), metadata, where=where)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _check_replaceable(target, where)
-        sweep(target.parent)
-        with building(target) as temporary:
-            with open(temporary / TENSORS, "xb") as file:
-                plan.write(file)
-                push(file)
-            with open(temporary / CONFIG, "xb") as file:
-                file.write(raw)
-                push(file)
-            install(temporary, target)
-    except OSError as error:
-        raise unwritable(folder, error, needed=plan.nbytes + len(raw)) from error
-    return Path(folder)
+    files: dict[str, Callable[[BinaryIO], object]] = {TENSORS: plan.write, CONFIG: write_bytes(raw)}
+    needed = plan.nbytes + len(raw)
+    return write_folder(folder, files, needed=needed, belongs=files.__contains__, whose="an adapter's")
 
 
 def load_lora(model: Module, folder: StrPath, *, name: str = "default") -> LoraConfig:
@@ -119,6 +108,13 @@ def load_lora(model: Module, folder: StrPath, *, name: str = "default") -> LoraC
         add_lora(model, config, name=name)
         load_into(adapter_tensors(model, name), tensors, cast=True, where=where)
     return config
+
+
+def is_base(model: Module, folder: StrPath) -> bool | None:
+    """Whether an adapter in a folder was trained on just these weights, held in the same way; None where it does not
+    say, as PEFT's don't. Raises CheckpointError for a folder that holds no adapter."""
+    stated = _read(Path(folder))[0].metadata.get(_FINGERPRINT)
+    return None if stated is None else stated == base_fingerprint(model)
 
 
 def kept_tensors(model: Module) -> dict[str, Tensor]:
@@ -221,7 +217,7 @@ def _peft_config(config: LoraConfig, base: str | None) -> dict[str, Any]:
 
 def _read(folder: Path) -> tuple[TensorFile, LoraConfig]:
     """The tensors and what they are, of a folder that is one adapter."""
-    where = os.fspath(folder)
+    where, folder = os.fspath(folder), current(folder)
     if not folder.is_dir():
         got = "a file" if folder.exists() else "nothing there"
         raise CheckpointError(where, "no such adapter", got=got, expected=f"a folder with {CONFIG} and {TENSORS}")
@@ -276,21 +272,6 @@ def _check(tensors: TensorFile, model: Module, config: LoraConfig, where: str) -
         if not tensors.dtype(name).is_float:
             what = f"tensor {shown(name)} is not of floats"
             raise CheckpointError(where, what, got=tensors.dtype(name).name, expected="float32")
-
-
-def _check_replaceable(target: Path, where: str) -> None:
-    if not target.exists():
-        return
-    if not target.is_dir():
-        raise CheckpointError(where, "cannot be written: a file of that name exists", hint="choose another name")
-    try:
-        others = sorted(set(os.listdir(target)) - {CONFIG, TENSORS})
-    except OSError as error:
-        raise unreadable(target, error) from error
-    if others:
-        got = ", ".join(repr(n) for n in others[:5])
-        what = "cannot be replaced: holds other files than an adapter's"
-        raise CheckpointError(where, what, got=got, hint="choose another name, or move these files away")
 
 
 def _names(targets: tuple[str, ...] | None) -> str:

@@ -14,30 +14,27 @@ file or one from another checkpoint is refused before anything is loaded.
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from ..base.errors import CheckpointError, ConfigError, DataError
 from ..base.files import StrPath, canonical_json
 from ..tape import Tensor
 from ..text import Tokenizer, load_tokenizer
-from .q8 import PRECISION, Q8, Q8File, q8_tensors
+from .int8 import INT8, PRECISION, STORED, Int8File, int8_tensors
 from .storage import (
-    building,
+    current,
     decode_json,
     encode_json,
-    install,
-    previous_of,
-    push,
     read_small,
     sha256,
-    sweep,
     unreadable,
-    unwritable,
+    write_bytes,
+    write_folder,
 )
 from .tensor_file import Plan, TensorFile, read_tensors
 
@@ -59,7 +56,7 @@ class Checkpoint:
     """A checkpoint that was checked as a whole; tensors are mapped, not yet in memory.
 
     path: the folder asked for. tensors: the weights. optimizer: its tensors, or None. config, state: as they were
-    saved. tokenizer: or None. precision: of the weights on disk, "float32" or "q8". average: the running mean of the
+    saved. tokenizer: or None. precision: of the weights on disk, "float32" or "int8". average: the running mean of the
     weights, or None.
     """
 
@@ -82,28 +79,30 @@ def save_checkpoint(
     optimizer_tensors: Mapping[str, Tensor] | None = None,
     average_tensors: Mapping[str, Tensor] | None = None,
     tokenizer: Tokenizer | None = None,
-    precision: Literal["float32", "q8"] = "float32",
+    precision: Literal["float32", "int8"] = "float32",
 ) -> Path:
     """Writes a checkpoint, in place of the one at `folder` if there is one. Folders above it are made.
 
-    precision: "q8" stores matrices in one byte a weight, at most half a step of 1/127 of the row's largest from the
-    truth (see `q8`): for shipping a model, not for going on with its training. "float32" stores tensors as they are.
+    precision: "int8" stores matrices in one byte a weight, at most half a step of 1/127 of the row's largest from the
+    truth (see `int8`): for shipping a model, not for going on with its training. "float32" stores tensors as they are.
 
     Raises:
-        ConfigError: an unknown precision, or "q8" with an optimizer.
+        ConfigError: an unknown precision, or "int8" with an optimizer.
         CheckpointError: the disk is full or refuses, the folder holds something else, or `config` or `state` is not
             JSON. What was there before is unchanged.
     """
-    shown, target = os.fspath(folder), Path(os.path.realpath(folder))
-    if precision not in ("float32", Q8):
-        raise ConfigError("save_checkpoint", "unknown precision", got=precision, expected="'float32' or 'q8'")
+    shown = os.fspath(folder)
+    if precision not in ("float32", INT8):
+        raise ConfigError("save_checkpoint", "unknown precision", got=precision, expected="'float32' or 'int8'")
     # Hugging Face readers want to be told that matrices are laid out as PyTorch has them.
     metadata = {"format": "pt"}
-    if precision == Q8:
+    if precision == INT8:
         if optimizer_tensors is not None:
             hint = "save float32 to resume from, or leave the optimizer out"
-            raise ConfigError("save_checkpoint", "q8 is for shipping a model, an optimizer for training it", hint=hint)
-        tensors, metadata = q8_tensors(tensors, where=shown), {**metadata, PRECISION: Q8}
+            raise ConfigError(
+                "save_checkpoint", "int8 is for shipping a model, an optimizer for training it", hint=hint
+            )
+        tensors, metadata = int8_tensors(tensors, where=shown), {**metadata, PRECISION: STORED}
     documents = {CONFIG: encode_json(config, where=f"{shown}: config")}
     if tokenizer is not None:
         documents[TOKENIZER] = encode_json(tokenizer.to_json(), where=f"{shown}: tokenizer")
@@ -115,26 +114,15 @@ def save_checkpoint(
     sizes = {name: len(raw) for name, raw in documents.items()} | {name: plan.nbytes for name, plan in plans.items()}
     # Digests have one length, so zeros in their place give the size and show early whether `state` can be stored.
     needed = sum(sizes.values()) + len(_state_json(shown, state, sizes, dict.fromkeys(sizes, "0" * 64)))
-    try:
-        if target.parent.is_file():  # else the system says "file exists", which sounds like the checkpoint
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _check_replaceable(target, shown)
-        sweep(target.parent)
-        with building(target) as temporary:
-            digests = {name: sha256(raw) for name, raw in documents.items()}
-            for name, plan in plans.items():
-                with open(temporary / name, "xb") as file:
-                    digests[name] = plan.write(file)
-                    push(file)
-            for name, raw in [*documents.items(), (STATE, _state_json(shown, state, sizes, digests))]:
-                with open(temporary / name, "xb") as file:
-                    file.write(raw)
-                    push(file)
-            install(temporary, target)
-    except OSError as error:
-        raise unwritable(folder, error, needed=needed) from error
-    return Path(folder)
+    digests = {name: sha256(raw) for name, raw in documents.items()}
+
+    def write_plan(file: BinaryIO, name: str) -> None:
+        digests[name] = plans[name].write(file)
+
+    files: dict[str, Callable[[BinaryIO], object]] = {name: partial(write_plan, name=name) for name in plans}
+    files |= {name: write_bytes(raw) for name, raw in documents.items()}
+    files[STATE] = lambda file: file.write(_state_json(shown, state, sizes, digests))
+    return write_folder(folder, files, needed=needed, belongs={*_LISTED, STATE}.__contains__, whose="a checkpoint's")
 
 
 def load_checkpoint(folder: StrPath) -> Checkpoint:
@@ -168,22 +156,13 @@ def load_checkpoint(folder: StrPath) -> Checkpoint:
     average = None
     if AVERAGE in files:
         average = read_tensors(home / AVERAGE, expected_sha256=files[AVERAGE]["sha256"])
-    precision = model.metadata.get(PRECISION, "float32")
-    if precision == Q8:
-        model = Q8File(model)
-    elif precision != "float32":
+    stored, precision = model.metadata.get(PRECISION), "float32"
+    if stored == STORED:
+        model, precision = Int8File(model), INT8
+    elif stored is not None:
         hint = "use the version of Pellucid that saved it, or a newer one"
-        raise CheckpointError(model.path, "an unknown precision", got=_short(precision), expected="q8", hint=hint)
+        raise CheckpointError(model.path, "an unknown precision", got=_short(stored), expected=STORED, hint=hint)
     return Checkpoint(Path(folder), model, optimizer, config, tokenizer, state, precision, average)
-
-
-def current(folder: Path) -> Path:
-    """The folder itself, or the old one where a kill fell between the two renames of a replacement."""
-    if not folder.exists():
-        old = previous_of(Path(os.path.realpath(folder)))
-        if old.is_dir():
-            return old
-    return folder
 
 
 def is_complete(folder: Path) -> bool:
@@ -260,15 +239,3 @@ def _document(path: Path, files: dict[str, Any]) -> bytes:
         what, got = "the file was changed since it was saved", f"sha256 {found[:16]}"
         raise CheckpointError(os.fspath(path), what, got=got, expected=expected[:16], hint=_AGAIN)
     return raw
-
-
-def _check_replaceable(target: Path, shown: str) -> None:
-    """Refuses to put a checkpoint in the place of anything but a checkpoint: replacing removes what was there."""
-    if not target.exists():
-        return
-    if not target.is_dir():
-        raise CheckpointError(shown, "cannot be written: a file of that name exists", hint="choose another name")
-    if others := sorted(set(os.listdir(target)) - {*_LISTED, STATE}):
-        got = ", ".join(repr(n) for n in others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-        hint = "choose another name, or move these files away"
-        raise CheckpointError(shown, "cannot be replaced: holds other files than a checkpoint's", got=got, hint=hint)

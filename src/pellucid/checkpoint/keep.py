@@ -6,20 +6,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..base.config import to_dict
+from ..base.errors import CheckpointError
 from ..base.files import StrPath
 from .checkpoint import save_checkpoint
 from .open import BEGIN_IDS, CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
+from .published.hub_read import holds_hub
 from .source import OpenedModel
 
 # Of a run's state, what still means something without the run.
 _KEPT = ("step", "held_out_loss")
 
 
-def keep_model(folder: StrPath, opened: OpenedModel, *, precision: Literal["float32", "q8"] = "float32") -> Path:
+def keep_model(folder: StrPath, opened: OpenedModel, *, precision: Literal["float32", "int8"] = "float32") -> Path:
     """Writes the model alone: weights, configuration, tokenizer, chat template and the ids that end an answer.
 
-    Raises what `save_checkpoint` raises.
+    Raises what `save_checkpoint` raises, and CheckpointError for a folder that holds a published model: its files have
+    the names of a checkpoint's.
     """
+    if holds_hub(Path(folder)):
+        hint = "choose another name, or remove what is there"
+        raise CheckpointError(str(folder), "cannot be replaced: holds a Hugging Face model", hint=hint)
     checkpoint = opened.source.checkpoint
     config: dict[str, Any] = {"architecture": "TransformerLM", "model": to_dict(opened.model.config)}
     if opened.chat_template is not None:

@@ -17,13 +17,13 @@ from ..device import Device
 from ..models import TransformerConfig, TransformerLM
 from ..nn import LoraConfig, add_lora, merge_lora
 from .adapters import LORA, adapter_tensors, base_path, check_base
-from .checkpoint import Checkpoint, current, load_checkpoint
+from .checkpoint import Checkpoint, load_checkpoint
 from .load import load_into
 from .published.gguf_read import holds_gguf, read_gguf_source
 from .published.hub_read import holds_hub, read_hub
 from .runs import latest_checkpoint
 from .source import Format, ModelSource, OpenedModel
-from .storage import unreadable
+from .storage import current, unreadable
 
 OURS = "pellucid"
 #: Settings that a checkpoint's config.json may hold beside the model's.
@@ -56,7 +56,7 @@ def open_model(
 
 def open_source(path: StrPath) -> ModelSource:
     """What `open_model` would build the model from. Raises what `open_model` raises."""
-    home = _findable(path)
+    home = current(_findable(path))
     for kind in FORMATS:
         if kind.holds(home):
             return kind.read(home)

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,6 +26,7 @@ from ..base.locks import try_lock
 _TEMPORARY = ".pellucid-tmp"
 _PREVIOUS = ".pellucid-old"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_ATTEMPTS = 20
 _LARGEST_JSON = 1 << 28  # bytes; a vocabulary of a million entries takes 30 MB
 _DEEPEST_JSON = 64
 # A string, complete or cut off by the end, or one bracket. Possessive, so that no input makes it walk back.
@@ -81,41 +82,130 @@ def replacing(path: StrPath, *, needed: int) -> Iterator[BinaryIO]:
         raise unwritable(path, error, needed=needed) from error
 
 
+def write_folder(
+    folder: StrPath,
+    files: Mapping[str, Callable[[BinaryIO], object]],
+    *,
+    needed: int,
+    belongs: Callable[[str], object],
+    whose: str,
+) -> Path:
+    """Writes a folder in place of the one that is there, each file by its function, in their order. Folders above it
+    are made.
+
+    needed: bytes. belongs: whether a file of that name may be in the folder that is replaced; whose: what such files
+    are of ("a checkpoint's").
+
+    Raises:
+        CheckpointError: the disk is full or refuses, or something else is there. What was there before is unchanged.
+    """
+    shown, target = os.fspath(folder), Path(os.path.realpath(folder))
+    try:
+        if target.parent.is_file():  # else the system says "file exists", which sounds like the folder
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _check_replaceable(target, shown, belongs, whose)
+        sweep(target.parent)
+        with building(target) as temporary:
+            for name, write in files.items():
+                with open(temporary / name, "xb") as file:
+                    write(file)
+                    push(file)
+            _install(temporary, target)
+    except OSError as error:
+        raise unwritable(folder, error, needed=needed) from error
+    return Path(folder)
+
+
+def write_bytes(raw: bytes) -> Callable[[BinaryIO], object]:
+    """The function that writes these bytes into a file."""
+    return lambda file: file.write(raw)
+
+
+def _check_replaceable(target: Path, shown: str, belongs: Callable[[str], object], whose: str) -> None:
+    """Refuses to put a folder in the place of any other kind: replacing removes what was there."""
+    try:
+        names = os.listdir(target)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        what = "cannot be written: a file of that name exists"
+        raise CheckpointError(shown, what, hint="choose another name") from None
+    if others := sorted(name for name in names if not belongs(name)):
+        got = ", ".join(map(repr, others[:5])) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+        hint = "choose another name, or move these files away"
+        raise CheckpointError(shown, f"cannot be replaced: holds other files than {whose}", got=got, hint=hint)
+
+
 @contextmanager
 def building(target: Path) -> Iterator[Path]:
-    """A new folder beside `target` to write into; `install` it, or it is removed when the block ends or raises.
+    """A new folder beside `target` to write into. What has its name when the block ends or raises is removed.
 
     Raises:
         OSError: the folder can't be made.
     """
-    temporary = _temporary(target)
-    temporary.mkdir()
-    handle = None
+    temporary, handle = _made(target)
     try:
-        handle = os.open(temporary, os.O_RDONLY)
-        _claim(handle, temporary)
         yield temporary
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if handle is not None:
+        try:
+            shutil.rmtree(temporary, ignore_errors=True)
+        finally:  # once more, where Ctrl-C came
+            shutil.rmtree(temporary, ignore_errors=True)
             os.close(handle)
 
 
-def install(temporary: Path, target: Path) -> None:
-    """Gives a finished folder its name. At every moment `target` or `previous_of(target)` is a complete folder."""
+def _made(target: Path) -> tuple[Path, int]:
+    """A new folder beside `target`, and the open handle that holds its lock."""
+    for left in reversed(range(_ATTEMPTS)):
+        temporary = _temporary(target)
+        temporary.mkdir()
+        handle = None
+        try:
+            handle = os.open(temporary, os.O_RDONLY)
+            _claim(handle, temporary)
+            return temporary, handle
+        except BaseException as error:
+            if handle is not None:
+                os.close(handle)
+            shutil.rmtree(temporary, ignore_errors=True)
+            # A sweep may have taken it for abandoned before it had its lock.
+            if left == 0 or not isinstance(error, OSError) or error.errno not in (errno.ENOENT, errno.EAGAIN):
+                raise
+    raise AssertionError
+
+
+def _install(temporary: Path, target: Path) -> None:
+    """Gives a finished folder its name, and its own name to the folder that was there. At every moment `target` or
+    `previous_of(target)` is a complete folder."""
     sync_folder(temporary)
-    old = previous_of(target)
-    if target.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        os.rename(target, old)
-    try:
-        os.rename(temporary, target)
-    except OSError:
-        if old.exists() and not target.exists():
-            os.rename(old, target)
-        raise
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            _exchange(temporary, target)
+            break
+        except OSError as error:
+            # Another process replaces the same folder at this very moment: whoever comes last stays.
+            if left == 0 or error.errno not in (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY):
+                raise
     sync_folder(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(temporary: Path, target: Path) -> None:
+    old = previous_of(target)
+    try:
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            os.rename(target, old)
+        os.rename(temporary, target)
+    except BaseException:  # Ctrl-C may come between the two
+        with suppress(OSError):
+            if not target.exists():
+                os.rename(old, target)
+        raise
+    finally:
+        with suppress(OSError):
+            if not temporary.exists():
+                os.rename(old, temporary)
 
 
 def remove(folder: Path) -> None:
@@ -128,6 +218,15 @@ def remove(folder: Path) -> None:
 def previous_of(target: Path) -> Path:
     """Where the old folder lies for the instant in which a new one takes its name."""
     return target.with_name(f".{target.name}{_PREVIOUS}")
+
+
+def current(folder: Path) -> Path:
+    """The folder itself, or the old one where a kill fell between the two renames of a replacement."""
+    if not folder.exists():
+        old = previous_of(Path(os.path.realpath(folder)))
+        if old.is_dir():
+            return old
+    return folder
 
 
 def name_of_previous(entry: str) -> str | None:

@@ -32,15 +32,16 @@ HELP = """Writes a model alone to ship: weights, configuration and tokenizer, no
 
 Examples:
   pellucid export runs/book --out book-model                       a checkpoint, the weights as they are, float32
-  pellucid export runs/book --out book-q8 --precision q8           in one byte each, rounded
+  pellucid export runs/book --out book-int8 --precision int8       in one byte each, rounded
   pellucid export runs/book --out book-hf --format hf              a Hugging Face folder
   pellucid export runs/book --out book-hf --format hf --precision bfloat16 --shard-mb 2000
   pellucid export runs/book --out book.gguf --format gguf --precision int8     a file for llama.cpp (Q8_0)
   pellucid export runs/chats --out my-adapter --format peft        the adapter of a run with --lora-rank, alone
 
-hf and gguf hold byte-pair vocabularies (train --train-tokenizer --tokenizer bpe) and those of published models.
+hf holds vocabularies of bytes, characters, Unigram and byte pairs; gguf those of bytes and byte pairs (train
+--train-tokenizer --tokenizer bpe). Those of published models go back where they came from.
 
-generate, eval and info read what was written. A q8 checkpoint is about a quarter of the size; no training can go on
+generate, eval and info read what was written. An int8 checkpoint is about a quarter of the size; no training can go on
 from it. What the format can't hold is refused by name. What was written is read back at the end, and its logits are
 compared with the model's own on a fixed prompt."""
 
@@ -58,8 +59,8 @@ class ExportCommand:
     format: Literal["pellucid", "hf", "gguf", "peft"] = "pellucid"
     """pellucid: a checkpoint. hf: a Hugging Face folder. gguf: one file, for llama.cpp. peft: an adapter without its
     base."""
-    precision: Literal["float32", "bfloat16", "float16", "q8", "int8"] = "float32"
-    """Of the weights. pellucid takes float32 and q8 (int8 with one scale a row of each matrix).
+    precision: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
+    """Of the weights. pellucid takes float32 and int8 (one scale a row of each matrix).
     hf takes float32, bfloat16 and float16; gguf float32, bfloat16 and int8 (Q8_0: one scale for 32 weights); peft
     float32."""
     shard_mb: Annotated[int | None, Off, told("one file", "MB")] = None
@@ -82,7 +83,7 @@ class Writer:
 
 
 def _pellucid(opened: OpenedModel, options: ExportCommand) -> Path:
-    return keep_model(options.out, opened, precision="q8" if options.precision == "q8" else "float32")
+    return keep_model(options.out, opened, precision="int8" if options.precision == "int8" else "float32")
 
 
 def _hf(opened: OpenedModel, options: ExportCommand) -> Path:
@@ -128,7 +129,7 @@ def _peft(opened: OpenedModel, options: ExportCommand) -> Path:
 
 
 WRITERS: dict[str, Writer] = {
-    "pellucid": Writer(("float32", "q8"), False, _pellucid),
+    "pellucid": Writer(("float32", "int8"), False, _pellucid),
     "gguf": Writer(("float32", "bfloat16", "int8"), False, _gguf),
     "peft": Writer(("float32",), False, _peft),
     "hf": Writer(("float32", "bfloat16", "float16"), True, _hf),

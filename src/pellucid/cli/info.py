@@ -128,7 +128,7 @@ def _checkpoint(path: Path, tensors: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "kind": "checkpoint",
         "architecture": found.config.get("architecture"),
-        "weights": "float32" if found.precision == "float32" else f"{found.precision} (int8, read as float32)",
+        "weights": "float32" if found.precision == "float32" else f"{found.precision} (read as float32)",
         "step": found.state.get("step"),
         "held_out_loss": found.state.get("held_out_loss"),
     }

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import tyro
 
-from ..checkpoint import keep_model, load_lora, open_model
+from ..checkpoint import is_base, keep_model, load_lora, open_model
 from ..nn import merge_lora
-from .output import Output
+from .output import Output, note
 from .parse import Flag, parse
 
 HELP = """Adds an adapter's changes to the weights of its base and writes the result: a checkpoint like any other.
@@ -44,6 +44,8 @@ def run(arguments: list[str]) -> int:
     options = parse(MergeCommand, arguments, command="merge", help=HELP)
     opened = open_model(options.base)
     config = load_lora(opened.model, options.adapter)
+    if is_base(opened.model, options.adapter) is False:
+        note(f"{options.adapter} was trained on other weights than these, or on these held in int8 or bfloat16")
     merge_lora(opened.model)
     path = keep_model(options.out, opened)
     nbytes = sum(p.stat().st_size for p in path.iterdir())

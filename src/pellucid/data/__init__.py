@@ -2,7 +2,7 @@
 
 from .batch import TokenBatch
 from .examples import Examples, ExamplesInfo
-from .instructions import Conversation, Preference, conversations, preferences
+from .instructions import Dialogue, Preference, conversations, preferences
 from .packing import PackedRows, pack
 from .questions import Question, read_questions
 from .repeats import asked, overlap, repeated, run_length
@@ -13,7 +13,7 @@ from .token_writer import Encoded, TokenFileInfo
 __all__ = [
     "TEXT_SUFFIXES",
     "Continued",
-    "Conversation",
+    "Dialogue",
     "Documents",
     "Encoded",
     "Examples",

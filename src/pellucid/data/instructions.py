@@ -24,7 +24,7 @@ _ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "ass
 
 
 @dataclass(frozen=True)
-class Conversation:
+class Dialogue:
     """messages: in order. where: file and line it came from. layout: the name of the layout it was in."""
 
     messages: list[Message]
@@ -43,7 +43,7 @@ class Preference:
     layout: str
 
 
-def conversations(path: StrPath) -> Iterator[Conversation]:
+def conversations(path: StrPath) -> Iterator[Dialogue]:
     """The conversations of a JSONL file, or of a JSON file that is a list; see `LAYOUTS`.
 
     Raises:
@@ -59,7 +59,7 @@ def conversations(path: StrPath) -> Iterator[Conversation]:
                     raise DataError(where, "the response is empty", hint=hint)
             if not any(m["role"] == "assistant" for m in messages):
                 raise DataError(where, "nobody answers", expected="at least one message of the assistant")
-            yield Conversation(messages, where, name)
+            yield Dialogue(messages, where, name)
 
 
 def preferences(path: StrPath) -> Iterator[Preference]:

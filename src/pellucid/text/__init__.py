@@ -12,6 +12,7 @@ from .charsmap import CharsMap
 from .chat import ChatIds, ChatML, ChatTemplate, Llama2, Llama3
 from .extend import with_special
 from .gguf import read_gguf_tokenizer
+from .hub_own import hub_content
 from .load import load_tokenizer
 from .normalize import (
     CollapseSpaces,
@@ -73,6 +74,7 @@ __all__ = [
     "UnigramModel",
     "UnigramTokenizer",
     "UnigramTraining",
+    "hub_content",
     "load_tokenizer",
     "read_clip",
     "read_gguf_tokenizer",

@@ -42,7 +42,10 @@ def gguf_vocabulary(tokenizer: Tokenizer, size: int) -> tuple[dict[str, Any], li
         found, notes = _sentencepiece(tokenizer), []
     else:
         expected = "byte-level BPE, bytes, or a SentencePiece vocabulary"
-        raise DataError(_WHERE, "a tokenizer that llama.cpp doesn't have", got=tokenizer.kind, expected=expected)
+        hint = "a Hugging Face folder holds it (--format hf)"
+        raise DataError(
+            _WHERE, "a tokenizer that llama.cpp doesn't have", got=tokenizer.kind, expected=expected, hint=hint
+        )
     _fill(found, size)
     return {f"{KEY}{name}": value for name, value in found.items()}, notes
 

@@ -32,7 +32,7 @@ def content_of(parts: Parts, added: Sequence[AddedToken]) -> dict[str, Any]:
         "truncation": None,
         "padding": None,
         "added_tokens": [_added(token) for token in sorted(added, key=lambda token: token.id)],
-        "normalizer": _normalizer(parts.normalizer),
+        "normalizer": _sequence(normalizer_steps(parts.normalizer), "normalizers"),
         "pre_tokenizer": _pretokenizer(parts),
         "post_processor": _frame(parts, added),
         "decoder": _decoder(parts),
@@ -61,7 +61,8 @@ def _sequence(items: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
 # --- normaliser -------------------------------------------------------------------------------------------------------
 
 
-def _normalizer(normalizer: Normalizer) -> dict[str, Any] | None:
+def normalizer_steps(normalizer: Normalizer) -> list[dict[str, Any]]:
+    """The steps of a normaliser. Raises DataError for one that the format has no name for."""
     items: list[dict[str, Any]] = []
     for step in normalizer.steps:
         if isinstance(step, UnicodeForm):
@@ -86,7 +87,7 @@ def _normalizer(normalizer: Normalizer) -> dict[str, Any] | None:
             ]
         else:
             raise DataError(_WHERE, "a step of the normaliser that the format has no name for", got=step.kind)
-    return _sequence(items, "normalizers")
+    return items
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

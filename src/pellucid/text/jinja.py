@@ -168,7 +168,8 @@ class JinjaTemplate(ChatTemplate):
 
 
 class _Namespace(Namespace):
-    """Jinja's own, but for names that begin with an underscore, which could reach what is Python's."""
+    """Jinja's own, but for names that begin with an underscore, which could reach what is Python's, and for its
+    spelling, which would write what is in it as often as it is reached."""
 
     def __init__(*args: Any, **items: Any) -> None:
         self, *pairs = args
@@ -180,6 +181,9 @@ class _Namespace(Namespace):
         if str(name).startswith("_"):
             raise SecurityError(f"a namespace can't have the attribute {name!r}")
         super().__setitem__(name, value)
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
 
 
 class _Generation(Extension):

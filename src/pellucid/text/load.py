@@ -17,6 +17,7 @@ from ..base.gguf import MAGIC
 from .byte import ByteTokenizer
 from .char import CharTokenizer
 from .gguf import read_gguf_tokenizer
+from .hub_own import own_tokenizer
 from .hub_read import read_content
 from .normalize import Normalizer
 from .normalized import NormalizedTokenizer
@@ -85,7 +86,7 @@ def _tokenizer(content: dict[str, Any], where: str) -> Tokenizer:
             if inner.get("type") == kind:
                 raise DataError(kind, "a normaliser around another")
             return NormalizedTokenizer(_tokenizer(inner, "tokenizer"), normalizer)
-        return read_content(content) if hub else _KINDS[kind].from_json(content)
+        return own_tokenizer(content) or read_content(content) if hub else _KINDS[kind].from_json(content)
     except DataError as error:
         what = "a tokenizer.json that can't be used" if hub else "a damaged tokenizer file"
         raise DataError(where, f"{what} ({error})") from error

@@ -8,7 +8,7 @@ every call is counted here, and whatever could make a large value out of small o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, ItemsView, Iterable, Sized, ValuesView
 from functools import wraps
 from typing import Any
 
@@ -27,6 +27,8 @@ LARGEST = 1 << 26
 MOST_TURNS = 1 << 21
 """Turns of loops and calls a template may take; what is handled counts, too: 64 characters or 16 elements as a turn."""
 
+# What writes what it holds when it is written.
+_HOLDERS = (list, tuple, dict, ItemsView, ValuesView)
 _LONGEST_NUMBER = 1 << 14  # bits
 # A width or precision in a format: "%99999999d", "{:99999999}".
 _WIDE = re.compile(r"[0-9]{8}|%[-+ #0]*\*")
@@ -40,6 +42,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(**options)
         self.intercepted_binops = frozenset({"+", "*", "**", "%"})
         self._turns = 0
+        self._sizes: dict[int, tuple[Any, int]] = {}
         self.add_extension(_Counted)
         self.filters = {name: self._bounded(function) for name, function in (self.filters | more_filters).items()}
         self.concat = self._joined
@@ -47,6 +50,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def begin(self) -> None:
         """From here on a template may take all its turns."""
         self._turns = 0
+        self._sizes.clear()
 
     def turn(self, n: int = 1) -> bool:
         """Counts; true, so that it can stand before a condition. Raises DataError when there were too many."""
@@ -76,12 +80,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """What every operator in a template goes through that could make much of little."""
         if operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
             self._fits(len(left) + len(right))
+            self._fits(self._reached(left) + self._reached(right), MOST_TURNS)
         elif operator == "%" and isinstance(left, str):
             self._form(left)
         elif operator in "**":
             for one, other in ((left, right), (right, left)):
                 if isinstance(one, Sized) and isinstance(other, int):
                     self._fits(len(one) * other)
+                    self._fits(self._reached(one) * other, MOST_TURNS)
             if isinstance(left, int) and isinstance(right, int):
                 bits = left.bit_length() + right.bit_length() if operator == "*" else left.bit_length() * right
                 self._fits(bits, _LONGEST_NUMBER)
@@ -116,6 +122,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 self.turn(len(value) >> 6)
             elif isinstance(value, list | tuple | dict | range):
                 self.turn(len(value) >> 4)
+                self._reached(value)
             elif isinstance(value, int):
                 self._fits(abs(value))
         if name in ("replace", "do_replace", "indent", "do_indent", "expandtabs") and texts:
@@ -127,6 +134,23 @@ class Sandbox(ImmutableSandboxedEnvironment):
         elif name in ("format", "format_map", "do_format"):
             for text in texts:
                 self._form(text)
+
+    def made(self, value: Any) -> Any:
+        """What a list, tuple or dict in the template goes through."""
+        self._reached(value)
+        return value
+
+    def _reached(self, value: Any) -> int:
+        """Elements of a value and of all that lies in it, each counted as often as a walk comes to it: a list that
+        holds a list twice is twice as much to write, and 60 of them in one another are more than can be."""
+        if not isinstance(value, _HOLDERS):
+            return 0
+        known = self._sizes.get(id(value))
+        if known is None:  # what is known stays alive, so no other gets its number
+            inner = value.values() if isinstance(value, dict) else value
+            known = self._sizes[id(value)] = value, len(value) + sum(map(self._reached, inner))
+            self._fits(known[1], MOST_TURNS)
+        return known[1]
 
     def _joined(self, parts: Iterable[str]) -> str:
         found = list(parts)
@@ -151,6 +175,11 @@ class _Counted(Extension):
         assert isinstance(sandbox, Sandbox)
         return sandbox.turn(n)
 
+    def made(self, value: Any) -> Any:
+        sandbox = self.environment
+        assert isinstance(sandbox, Sandbox)
+        return sandbox.made(value)
+
     def joined(self, *parts: Any) -> str:
         sandbox = self.environment
         assert isinstance(sandbox, Sandbox)
@@ -158,7 +187,7 @@ class _Counted(Extension):
 
 
 class _Measured(NodeTransformer):
-    """Puts `joined` in the place of the operator `~`."""
+    """Puts `joined` in the place of the operator `~`, and `made` around what holds other values."""
 
     def __init__(self, counted: _Counted) -> None:
         self._counted = counted
@@ -166,6 +195,19 @@ class _Measured(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         parts = [self.visit(part) for part in node.nodes]
         return self._counted.call_method("joined", parts).set_lineno(node.lineno)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        return self._made(node)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        return self._made(node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        return self._made(node) if node.ctx == "load" else self.generic_visit(node)
+
+    def _made(self, node: nodes.Expr) -> nodes.Node:
+        self.generic_visit(node)
+        return self._counted.call_method("made", [node]).set_lineno(node.lineno)
 
 
 def _length(parts: Iterable[Any]) -> int:

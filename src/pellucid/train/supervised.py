@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from ..base.errors import DataError
-from ..data import Conversation, Preference
+from ..data import Dialogue, Preference
 from ..text import CharTokenizer, ChatTemplate, Tokenizer
 
 TooLong = Literal["error", "skip", "cut"]
@@ -35,7 +35,7 @@ class Encoding:
         self.layouts: Counter[str] = Counter()
         self.skipped = self.cut = 0
 
-    def examples(self, found: Iterable[Conversation]) -> Iterator[Example]:
+    def examples(self, found: Iterable[Dialogue]) -> Iterator[Example]:
         """Ids and flags of each conversation that is kept. Raises DataError, naming the line."""
         for one in found:
             self.layouts[one.layout] += 1

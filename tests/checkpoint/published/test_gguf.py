@@ -249,7 +249,7 @@ TOKENIZERS_REFUSED: dict[str, tuple[Tokenizer, str]] = {
     "kind": (
         CharTokenizer.train(TEXTS),
         "a tokenizer that llama.cpp doesn't have; got char, expected byte-level BPE, bytes, or a SentencePiece "
-        "vocabulary",
+        "vocabulary. hint: a Hugging Face folder holds it (--format hf)",
     ),
     "pattern": (
         BPETokenizer.train(TEXTS, 290, pattern="cl100k"),

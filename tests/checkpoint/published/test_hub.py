@@ -16,9 +16,10 @@ from pellucid.base import dtypes
 from pellucid.base.errors import CheckpointError, ConfigError, PellucidError
 from pellucid.checkpoint import load_checkpoint, open_model, open_source, parity, write_hub
 from pellucid.checkpoint.keep import keep_model
+from pellucid.checkpoint.storage import previous_of
 from pellucid.models import RopeScaling, TransformerConfig, TransformerLM
 from pellucid.tape import Parameter
-from pellucid.text import BPETokenizer, ByteTokenizer
+from pellucid.text import BPETokenizer, CharTokenizer, UnigramTokenizer
 
 from ..helpers import message
 
@@ -156,6 +157,36 @@ def test_tokenizer_template_and_ends_come_along(tokenizer: BPETokenizer, tmp_pat
     assert load_checkpoint(tmp_path / "kept").config["chat_template"] == template
     (tmp_path / "hub" / "chat_template.jinja").unlink()  # as older folders are: in tokenizer_config.json alone
     assert open_source(tmp_path / "hub").chat_template == template
+
+
+def test_a_vocabulary_of_our_own_comes_along(tmp_path: Path) -> None:
+    tokenizer = UnigramTokenizer([" the", "e", " sea"], [-1.0, -3.5, -2.0], special=["<|endoftext|>"])
+    opened = open_model(write_hub(tmp_path / "hub", randomised(BASE), tokenizer=tokenizer))
+    assert opened.tokenizer is not None
+    assert opened.tokenizer.to_json() == tokenizer.to_json() | {
+        "pieces": ["e", " the", " sea"],  # those that are a byte come first
+        "scores": [-3.5, -1.0, -2.0],
+    }
+    assert opened.eos_ids == (tokenizer.eot,)
+
+
+def test_a_published_folder_is_not_replaced_by_a_checkpoint(folder: Path, tmp_path: Path) -> None:
+    for name in ("generation_config.json", "tokenizer_config.json"):
+        (folder / name).unlink(missing_ok=True)  # what is left has the names of a checkpoint's files
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    found = message(lambda: keep_model(folder, open_model(folder)), CheckpointError, tmp_path)
+    assert found == (
+        "~/hub: cannot be replaced: holds a Hugging Face model. hint: choose another name, or remove what is there"
+    )
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
+def test_a_kill_between_two_renames_leaves_a_model(folder: Path, tmp_path: Path) -> None:
+    bytes_before = bits(open_model(folder).model)
+    folder.rename(previous_of(folder))
+    assert bits(open_model(folder).model) == bytes_before
+    write_hub(folder, randomised(GPT2))
+    assert [p.name for p in tmp_path.iterdir()] == ["hub"]
 
 
 def test_a_context_can_be_shortened(folder: Path) -> None:
@@ -483,10 +514,11 @@ def test_models_without_a_published_layout(config: TransformerConfig, expected: 
 
 def test_other_exports_that_are_refused(folder: Path, tmp_path: Path) -> None:
     model = TransformerLM(BASE)
-    found = message(lambda: write_hub(tmp_path / "x", model, tokenizer=ByteTokenizer()), ConfigError)
+    unknown = CharTokenizer("ab", unknown=True)
+    found = message(lambda: write_hub(tmp_path / "x", model, tokenizer=unknown), ConfigError)
     assert found == (
-        f"{WHERE} a tokenizer of kind 'byte'. hint: train a byte-pair tokenizer (--train-tokenizer --tokenizer bpe), "
-        "or export without a tokenizer"
+        "Hugging Face export: the tokenizer: an id for every unknown character by itself, which the format can't "
+        "express. hint: a vocabulary of bytes, or a Unigram with byte fallback, needs none"
     )
     found = message(lambda: write_hub(tmp_path / "x", model, dtype=dtypes.int8), ConfigError)
     assert found == (

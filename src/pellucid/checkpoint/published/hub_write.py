@@ -11,24 +11,23 @@ its layout when its turn to be written has come.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ...base import dtypes
 from ...base.dtypes import DType
-from ...base.errors import CheckpointError, ConfigError
+from ...base.errors import ConfigError, DataError
 from ...base.files import StrPath
 from ...models import TransformerLM
 from ...tape import Tensor
-from ...text import PipelineTokenizer, Tokenizer
-from ..storage import building, encode_json, install, push, sweep, unwritable
+from ...text import Tokenizer, hub_content
+from ..storage import encode_json, write_bytes, write_folder
 from ..tensor_file import Plan
 from .hub_describe import WHERE, describe
 from .hub_names import Part, parts, stored_shapes
@@ -65,7 +64,7 @@ def write_hub(
         ConfigError: a model, a tokenizer or an element type that such a folder can't hold, by name.
         CheckpointError: it can't be written, or the folder holds something else. What was there before is unchanged.
     """
-    shown, target = os.fspath(folder), Path(os.path.realpath(folder))
+    shown = os.fspath(folder)
     if dtype not in DTYPES:
         expected = ", ".join(d.name for d in DTYPES)
         raise ConfigError(WHERE, "weights can't be written in this", got=dtype.name, expected=expected)
@@ -95,25 +94,9 @@ def write_hub(
     # Readers of these files want to be told that matrices are laid out as PyTorch has them.
     plans = {name: Plan(tensors, {"format": "pt"}, where=shown) for name, tensors in files.items()}
     needed = sum(map(len, encoded.values())) + sum(plan.nbytes for plan in plans.values())
-    try:
-        if target.parent.is_file():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        check_replaceable(target, shown)
-        sweep(target.parent)
-        with building(target) as temporary:
-            for name, plan in plans.items():
-                with open(temporary / name, "xb") as file:
-                    plan.write(file)
-                    push(file)
-            for name, raw in encoded.items():
-                with open(temporary / name, "xb") as file:
-                    file.write(raw)
-                    push(file)
-            install(temporary, target)
-    except OSError as error:
-        raise unwritable(folder, error, needed=needed) from error
-    return Path(folder)
+    written: dict[str, Callable[[BinaryIO], object]] = {name: plan.write for name, plan in plans.items()}
+    written |= {name: write_bytes(raw) for name, raw in encoded.items()}
+    return write_folder(folder, written, needed=needed, belongs=_OURS.fullmatch, whose="an export's")
 
 
 @dataclass(frozen=True)
@@ -183,28 +166,19 @@ def _sharded(stored: dict[str, _Later], limit: int | None) -> tuple[dict[str, di
 def _tokenizer(
     tokenizer: Tokenizer | None, template: str | None, special: Mapping[str, str], context: int
 ) -> dict[str, dict[str, Any]]:
-    """The files of a tokenizer. Raises ConfigError for a kind that the format has no name for."""
+    """The files of a tokenizer. Raises ConfigError for what the format has no place for."""
     if tokenizer is None:
         return {}
-    if not isinstance(tokenizer, PipelineTokenizer):
-        hint = "train a byte-pair tokenizer (--train-tokenizer --tokenizer bpe), or export without a tokenizer"
-        raise ConfigError(WHERE, f"no published layout holds a tokenizer of kind {tokenizer.kind!r}", hint=hint)
+    try:
+        content = hub_content(tokenizer)
+    except DataError as error:
+        raise ConfigError(
+            WHERE, f"the tokenizer: {error.what}", got=error.got, expected=error.expected, hint=error.hint
+        ) from error
     about: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     about |= {"model_max_length": context, **special}
     if "eos_token" not in special and tokenizer.eot is not None:
         about["eos_token"] = next(name for name, i in tokenizer.special.items() if i == tokenizer.eot)
     if template is not None:
         about["chat_template"] = template
-    return {TOKENIZER: tokenizer.to_json(), TOKENIZER_CONFIG: about}
-
-
-def check_replaceable(target: Path, shown: str) -> None:
-    """Refuses to put a folder in the place of anything but such a folder: replacing removes what was there."""
-    if not target.exists():
-        return
-    if not target.is_dir():
-        raise CheckpointError(shown, "cannot be written: a file of that name exists", hint="choose another name")
-    if others := sorted(name for name in os.listdir(target) if not _OURS.fullmatch(name)):
-        got = ", ".join(map(repr, others[:5])) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-        hint = "choose another name, or move these files away"
-        raise CheckpointError(shown, "cannot be replaced: holds other files than an export's", got=got, hint=hint)
+    return {TOKENIZER: content, TOKENIZER_CONFIG: about}

@@ -1,4 +1,4 @@
-"""Q8 checkpoints: a byte a weight, at most half a step off, strict in reading, and never resumed from."""
+"""Int8 checkpoints: a byte a weight, at most half a step off, strict in reading, and never resumed from."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def saved(folder: Path, model: TransformerLM, **more: Any) -> Path:
 
 def test_loads_as_float32_half_a_step_off_and_a_quarter_of_the_size(tmp_path: Path) -> None:
     model = TransformerLM(CONFIG)
-    full, small = (load_checkpoint(saved(tmp_path / p, model, precision=p)) for p in ("float32", "q8"))
-    assert (full.precision, small.precision) == ("float32", "q8")
+    full, small = (load_checkpoint(saved(tmp_path / p, model, precision=p)) for p in ("float32", "int8"))
+    assert (full.precision, small.precision) == ("float32", "int8")
     assert small.tensors.nbytes < 0.4 * full.tensors.nbytes
     assert sorted(small.tensors) == sorted(full.tensors)
     assert len(small.tensors) == len(full.tensors)
@@ -51,9 +51,9 @@ def test_loads_as_float32_half_a_step_off_and_a_quarter_of_the_size(tmp_path: Pa
 
 def test_saving_what_was_loaded_gives_the_same_bytes(tmp_path: Path) -> None:
     model, again = TransformerLM(CONFIG), TransformerLM(CONFIG)
-    first = saved(tmp_path / "a", model, precision="q8")
+    first = saved(tmp_path / "a", model, precision="int8")
     load_into(dict(again.named_parameters()), load_checkpoint(first).tensors)
-    saved(tmp_path / "b", again, precision="q8")
+    saved(tmp_path / "b", again, precision="int8")
     one, two = (read_tensors(tmp_path / p / MODEL) for p in "ab")
     for name in one:
         if one.dtype(name) is dtypes.int8:
@@ -65,19 +65,19 @@ def test_saving_what_was_loaded_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_what_can_not_be_saved_so(tmp_path: Path) -> None:
     model = TransformerLM(CONFIG)
     with pytest.raises(ConfigError) as caught:
-        saved(tmp_path / "c", model, precision="q8", optimizer_tensors={})
+        saved(tmp_path / "c", model, precision="int8", optimizer_tensors={})
     assert str(caught.value) == (
-        "save_checkpoint: q8 is for shipping a model, an optimizer for training it. "
+        "save_checkpoint: int8 is for shipping a model, an optimizer for training it. "
         "hint: save float32 to resume from, or leave the optimizer out"
     )
     with pytest.raises(ConfigError) as caught:
         saved(tmp_path / "c", model, precision="q4")
-    assert str(caught.value) == "save_checkpoint: unknown precision; got q4, expected 'float32' or 'q8'"
+    assert str(caught.value) == "save_checkpoint: unknown precision; got q4, expected 'float32' or 'int8'"
     bad = tensor(np.full((2, 3), np.inf, np.float32))
     with pytest.raises(CheckpointError, match=r"tensor 'w' has numbers that are not finite"):
-        save_checkpoint(tmp_path / "c", tensors={"w": bad}, config={}, state={}, precision="q8")
+        save_checkpoint(tmp_path / "c", tensors={"w": bad}, config={}, state={}, precision="int8")
     with pytest.raises(CheckpointError, match=r"tensor 'w.scale' has the name of a scale"):
-        save_checkpoint(tmp_path / "c", tensors={"w.scale": bad}, config={}, state={}, precision="q8")
+        save_checkpoint(tmp_path / "c", tensors={"w.scale": bad}, config={}, state={}, precision="int8")
     assert not (tmp_path / "c").exists()
 
 
@@ -87,7 +87,7 @@ def test_a_failed_save_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     weight = model.parameters()[0]
     weight.device.kernels.fill_(weight.array, value=float("nan"))
     with pytest.raises(CheckpointError):
-        saved(tmp_path / "c", model, precision="q8")
+        saved(tmp_path / "c", model, precision="int8")
     assert load_checkpoint(tmp_path / "c").precision == "float32"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c"]
 
@@ -97,24 +97,24 @@ def int8(*shape: int) -> Tensor:
 
 
 DAMAGED = {
-    "no scale": ({"w": int8(2, 3)}, "damaged Q8 file: tensor 'w' does not have both its values and its scale"),
+    "no scale": ({"w": int8(2, 3)}, "damaged int8 file: tensor 'w' does not have both its values and its scale"),
     "no values": (
         {"w.scale": tensor(np.ones(2, np.float32))},
-        "damaged Q8 file: tensor 'w' does not have both its values and its scale",
+        "damaged int8 file: tensor 'w' does not have both its values and its scale",
     ),
     "another shape": (
         {"w": int8(2, 3), "w.scale": tensor(np.ones(3, np.float32))},
-        "damaged Q8 file: tensor 'w' does not fit its scale; got (2, 3) and float32 (3,), expected (N, K) and float32 "
-        "(N,)",
+        "damaged int8 file: tensor 'w' does not fit its scale; got (2, 3) and float32 (3,), expected (N, K) and "
+        "float32 (N,)",
     ),
     "another type": (
         {"w": int8(2, 3), "w.scale": tensor(np.ones(2, np.float64))},
-        "damaged Q8 file: tensor 'w' does not fit its scale; got (2, 3) and float64 (2,), expected (N, K) and float32 "
-        "(N,)",
+        "damaged int8 file: tensor 'w' does not fit its scale; got (2, 3) and float64 (2,), expected (N, K) and "
+        "float32 (N,)",
     ),
     "negative": (
         {"w": int8(2, 3), "w.scale": tensor(np.array([1, -1], np.float32))},
-        "damaged Q8 file: tensor 'w.scale' is no scale; expected 0 or more",
+        "damaged int8 file: tensor 'w.scale' is no scale; expected 0 or more",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Q8: the weights of a checkpoint in one byte each, for shipping.
+"""Int8: the weights of a checkpoint in one byte each, for shipping.
 
     NAME         int8 (N, K)     round(x / scale)
     NAME.scale   float32 (N,)    max |row| / 127
@@ -22,13 +22,14 @@ from ..tape import Tensor
 from .tensor_file import Host, TensorFile
 from .tensor_format import shown
 
-#: The metadata entry of such a file, and its value.
-PRECISION, Q8 = "pellucid.precision", "q8"
+#: What this is called, and the metadata entry of such a file with its value.
+INT8 = "int8"
+PRECISION, STORED = "pellucid.precision", "q8"
 _SCALE = ".scale"
 
 
-def q8_tensors(tensors: Mapping[str, Tensor], *, where: str) -> dict[str, Tensor]:
-    """What a Q8 file holds for these tensors.
+def int8_tensors(tensors: Mapping[str, Tensor], *, where: str) -> dict[str, Tensor]:
+    """What an int8 file holds for these tensors.
 
     Raises:
         CheckpointError: a matrix that is not finite, or a name that stands for a scale.
@@ -49,8 +50,8 @@ def q8_tensors(tensors: Mapping[str, Tensor], *, where: str) -> dict[str, Tensor
     return found
 
 
-class Q8File(TensorFile):
-    """A Q8 file as the float32 tensors it stands for: `file[name]` multiplies them out when it is used."""
+class Int8File(TensorFile):
+    """An int8 file as the float32 tensors it stands for: `file[name]` multiplies them out when it is used."""
 
     def __init__(self, file: TensorFile) -> None:
         """Raises CheckpointError for a matrix without its scale, or a scale without its matrix."""
@@ -65,17 +66,17 @@ class Q8File(TensorFile):
     def _check(self, name: str) -> None:
         scale = name + _SCALE
         if name not in self._matrices or scale not in self._entries:
-            what = f"damaged Q8 file: tensor {shown(name)} does not have both its values and its scale"
+            what = f"damaged int8 file: tensor {shown(name)} does not have both its values and its scale"
             raise CheckpointError(self.path, what)
         shape, found = super().shape(name), (super().dtype(scale), super().shape(scale))
         if len(shape) != 2 or found != (dtypes.float32, shape[:1]):
             got = f"{shape} and {found[0].name} {found[1]}"
-            what = f"damaged Q8 file: tensor {shown(name)} does not fit its scale"
+            what = f"damaged int8 file: tensor {shown(name)} does not fit its scale"
             raise CheckpointError(self.path, what, got=got, expected="(N, K) and float32 (N,)")
         numbers = super().numpy(scale)
         if not (np.isfinite(numbers).all() and (numbers >= 0).all()):
             raise CheckpointError(
-                self.path, f"damaged Q8 file: tensor {shown(scale)} is no scale", expected="0 or more"
+                self.path, f"damaged int8 file: tensor {shown(scale)} is no scale", expected="0 or more"
             )
 
     def __iter__(self) -> Iterator[str]:
