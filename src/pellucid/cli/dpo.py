@@ -17,7 +17,7 @@ from .progress import Line
 from .runs import METRICS, new_folder
 from .signals import Stopper
 from .tune_options import TuneOptions
-from .tuning import EXAMPLES, REFERENCE, Tuning, announce, held_out_numbers, report, run_tuning, save_tuning, train
+from .tuning import EXAMPLES, REFERENCE, Tuning, announce, divided, report, run_tuning, save_tuning, train
 
 HELP = """Teaches a model which of two answers is better: direct preference optimisation, without a reward model.
 
@@ -71,8 +71,8 @@ def _begin(options: DpoCommand, stopper: Stopper) -> int:
     with new_folder(options.out, start.name) as folder:
         note(f"reading {start.dataset}")
         pairs = Examples.write(folder / EXAMPLES, start.making.pairs(preferences(start.dataset))).examples // 2
-        trained = pairs - int(held_out_numbers(pairs, options.held_out, options.seed).sum())
-        steps = -(-options.epochs * trained // options.sequences)
+        trained, _ = divided(pairs, options.held_out, options.seed)
+        steps = -(-options.epochs * len(trained) // options.sequences)
         made = start.config("pellucid dpo", steps=steps, beta=options.beta, smoothing=options.smoothing)
         return _train(save_tuning(folder, made, start.tokenizer), Output(options.json), stopper)
 
@@ -95,9 +95,9 @@ def _train(run: Tuning, out: Output, stopper: Stopper) -> int:
             on_progress=show,
         )  # fmt: skip
     pairs = Pairs(examples, reference, sequences=c.train.sequences, seed=c.train.seed)
-    held = held_out_numbers(len(pairs), c.held_out, c.train.seed)
-    trained, measured = pairs.subset((~held).nonzero()[0]), pairs.subset(held.nonzero()[0]) if held.any() else None
-    announce(run, len(trained), int(held.sum()), "pairs")
+    chosen, held = divided(len(pairs), c.held_out, c.train.seed)
+    trained, measured = pairs.subset(chosen), pairs.subset(held) if len(held) else None
+    announce(run, len(trained), len(held), "pairs")
     objective = PreferenceLoss(beta=c.beta or 0.1, smoothing=c.smoothing or 0.0)
     trainer, result = train(run, model, stopper, trained, measured, objective)
     metrics = read_metrics(run.folder / METRICS)

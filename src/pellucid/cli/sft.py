@@ -14,7 +14,7 @@ from .parse import told
 from .runs import new_folder
 from .signals import Stopper
 from .tune_options import TuneOptions
-from .tuning import EXAMPLES, Tuning, announce, held_out_numbers, report, run_tuning, save_tuning, train
+from .tuning import EXAMPLES, Tuning, announce, divided, report, run_tuning, save_tuning, train
 
 HELP = """Teaches a model to answer: supervised fine-tuning on a file of instructions, with the loss on answers only.
 
@@ -63,24 +63,24 @@ def _begin(options: SftCommand, stopper: Stopper) -> int:
 def _rows(run: Tuning) -> tuple[PackedRows, PackedRows | None]:
     """What is trained on, and what is held out."""
     c, examples = run.config, run.examples()
-    held = held_out_numbers(len(examples), c.held_out, c.train.seed)
+    trained, held = divided(len(examples), c.held_out, c.train.seed)
     how: dict[str, Any] = {
         "seq_len": c.train.seq_len,
         "sequences": c.train.sequences,
         "seed": c.train.seed,
         "packing": c.packing,
     }
-    rows = PackedRows(examples.subset((~held).nonzero()[0]), **how)
-    return rows, PackedRows(examples.subset(held.nonzero()[0]), **how) if held.any() else None
+    rows = PackedRows(examples.subset(trained), **how)
+    return rows, PackedRows(examples.subset(held), **how) if len(held) else None
 
 
 def _train(run: Tuning, out: Output, stopper: Stopper) -> int:
     from ..train import NextToken
 
     rows, held_out = _rows(run)
-    count, one = len(rows.examples), run.config.train.seq_len + 1
-    fill = rows.examples.lengths.sum() / (len(rows.rows(0)) * one)
+    count, packed = len(rows.examples), rows.count(0)
+    fill = rows.tokens() / (packed * (run.config.train.seq_len + 1))
     announce(run, count, 0 if held_out is None else len(held_out.examples), f"rows, {fill:.0%} filled")
     trainer, result = train(run, run.start(), stopper, rows, held_out, NextToken())
-    facts = {"examples": count, "rows": len(rows.rows(0)), "filled": round(float(fill), 3)}
+    facts = {"examples": count, "rows": packed, "filled": round(fill, 3)}
     return report(run, trainer, result, facts, out, stopper)

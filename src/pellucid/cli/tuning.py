@@ -20,7 +20,7 @@ from ..base.files import read_json, write_json
 from ..base.rng import Generator
 from ..checkpoint import latest_checkpoint, lock_folder, open_source
 from ..checkpoint.open import BEGIN_IDS, CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
-from ..data import Examples
+from ..data import Examples, Shuffled
 from ..models import TransformerConfig, TransformerLM
 from ..nn import LoraConfig, add_lora
 from ..text import Tokenizer, load_tokenizer
@@ -34,6 +34,7 @@ from .tune_options import ResumeSource, ResumeTuning, TuneOptions
 
 EXAMPLES, REFERENCE = "examples.bin", "reference.bin"
 _HELD_OUT = int.from_bytes(b"held out", "big")
+_BLOCK = 1 << 16
 Options = TypeVar("Options", bound=TuneOptions)
 
 
@@ -132,16 +133,26 @@ def run_tuning(
         return begin(parse(cls, arguments, command=command, help=help), stopper)
 
 
-def held_out_numbers(count: int, share: float, seed: int) -> np.ndarray:
-    """Which of `count` are held out: a random share, at least one; none for 0. Raises DataError if none is left."""
-    if share == 0:
-        return np.zeros(count, np.bool_)
-    held = max(1, round(count * share))
+def divided(count: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers, uint32, of `count` examples to train on, and of those held out: a random share, at least one; none
+    for 0. Raises DataError if none is left to train on."""
+    held = max(1, round(count * share)) if share else 0
     if held >= count:
         raise DataError("examples", "too few to hold any out", got=count, hint="use more, or --held-out 0")
-    chosen = np.zeros(count, np.bool_)
-    chosen[Generator(seed).split(_HELD_OUT).permutation(count)[:held]] = True
-    return chosen
+    trained, order = np.ones(count, np.bool_), Shuffled(count, Generator(seed).split(_HELD_OUT))
+    for first in range(0, held, _BLOCK):
+        trained[order.at(np.arange(first, min(first + _BLOCK, held)))] = False
+    return _numbers(trained), _numbers(~trained)
+
+
+def _numbers(flags: np.ndarray) -> np.ndarray:
+    """Where flags are true; a block at a time, for numbers of eight bytes would be most of what a large file takes."""
+    found, at = np.empty(int(np.count_nonzero(flags)), np.uint32), 0
+    for first in range(0, len(flags), _BLOCK):
+        some = np.flatnonzero(flags[first : first + _BLOCK])
+        found[at : at + len(some)] = some + first
+        at += len(some)
+    return found
 
 
 def save_tuning(folder: Path, config: TuneConfig, tokenizer: Tokenizer) -> Tuning:

@@ -6,6 +6,7 @@ from .instructions import Conversation, Preference, conversations, preferences
 from .packing import PackedRows, pack
 from .questions import Question, read_questions
 from .repeats import asked, overlap, repeated, run_length
+from .shuffle import Shuffled
 from .sources import TEXT_SUFFIXES, Continued, Documents, documents, holds_several
 from .token_file import TokenFile
 from .token_writer import Encoded, TokenFileInfo
@@ -21,6 +22,7 @@ __all__ = [
     "PackedRows",
     "Preference",
     "Question",
+    "Shuffled",
     "TokenBatch",
     "TokenFile",
     "TokenFileInfo",
