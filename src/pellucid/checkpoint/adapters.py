@@ -21,6 +21,7 @@ from ..base.config import to_dict
 from ..base.errors import CheckpointError, ConfigError
 from ..base.files import StrPath
 from ..nn import HeldMatrix, LoraConfig, Module, add_lora
+from ..nn.held import HELD_DTYPES
 from ..nn.lora import PROJECTIONS, Adapters, adaptable
 from ..nn.low_rank import LowRank
 from ..tape import Parameter, Tensor
@@ -31,7 +32,7 @@ from .tensor_format import shown
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
-LORA, BASE = "lora", "base"
+LORA, BASE, WEIGHTS = "lora", "base", "weights"
 _PREFIX = "base_model.model."
 _MATRICES = {"A": "lora_A.weight", "B": "lora_B.weight"}
 
@@ -130,7 +131,9 @@ def lora_details(model: Module) -> dict[str, Any]:
     """What the configuration of such a checkpoint says: the adapter, and which base it is a change of."""
     adapters = _of(model, "lora_details")
     config = adapters.configs[adapters.named("lora_details")]
-    return {LORA: to_dict(config), BASE: {"path": adapters.base, "sha256": base_fingerprint(model)}}
+    base = {"path": adapters.base, "sha256": base_fingerprint(model)}
+    held = {part.dtype.name for part in _weights(model).values() if isinstance(part, HeldMatrix)}
+    return {LORA: to_dict(config), BASE: base | {WEIGHTS: dtype for dtype in held}}
 
 
 def check_base(model: Module, details: Mapping[str, Any], *, where: str) -> None:
@@ -155,6 +158,15 @@ def base_path(details: Mapping[str, Any], *, where: str) -> str:
     if not isinstance(path, str):
         raise CheckpointError(where, "an adapter of a base that it does not name", hint="open the base, then load_lora")
     return path
+
+
+def base_weights(details: Mapping[str, Any], *, where: str) -> str | None:
+    """What the base's weights were held in, None for parameters. Raises CheckpointError for what weights can't be."""
+    found = _details(details, where)[BASE].get(WEIGHTS)
+    if found is not None and found not in [d.name for d in HELD_DTYPES]:
+        expected = ", ".join(d.name for d in HELD_DTYPES)
+        raise CheckpointError(where, "a base held in no known type", got=shown(repr(found)), expected=expected)
+    return found
 
 
 def _details(details: Mapping[str, Any], where: str) -> Mapping[str, Any]:

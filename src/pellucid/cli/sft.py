@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from ..data import Examples, PackedRows, conversations
 from .output import Output, note
 from .parse import told
-from .runs import new_folder
 from .signals import Stopper
-from .tune_options import TuneOptions
+from .tune_options import TuneOptions, less_memory
 from .tuning import EXAMPLES, Tuning, announce, divided, report, run_tuning, save_tuning, train
+
+if TYPE_CHECKING:
+    from ..train.readiness import Plan
 
 HELP = """Teaches a model to answer: supervised fine-tuning on a file of instructions, with the loss on answers only.
 
@@ -47,17 +49,30 @@ def run(arguments: list[str]) -> int:
 
 
 def _begin(options: SftCommand, stopper: Stopper) -> int:
-    from .session import best_precision  # brings the kernels, which --help has no use for
+    from .check import check_json, checked, run_folder  # bring the kernels, which --help has no use for
+    from .session import best_precision
     from .tune_start import TuneStart
 
-    start = TuneStart(options, precision=best_precision())
-    with new_folder(options.out, start.name) as folder:
+    out, start = Output(options.json), TuneStart(options, precision=best_precision())
+    with run_folder(options, start.name) as folder:
         note(f"reading {start.dataset}")
         Examples.write(folder / EXAMPLES, start.making.examples(conversations(start.dataset)))
         made = start.config("pellucid sft", steps=1, packing=options.packing)
         rows, _ = _rows(Tuning(folder, made, start.tokenizer))
         made = start.config("pellucid sft", steps=rows.steps(options.epochs), packing=options.packing)
-        return _train(save_tuning(folder, made, start.tokenizer), Output(options.json), stopper)
+        run = Tuning(folder, made, start.tokenizer)
+        if (found := checked(options, made.model, made.train, lambda: _plan(run))) is not None and options.check:
+            out.result({"check": check_json(found)})
+            return 0
+        return _train(save_tuning(run), out, stopper)
+
+
+def _plan(run: Tuning) -> Plan:
+    from ..train.readiness_data import rows_plan
+
+    rows, held_out = _rows(run)
+    how = {"base": run.config.weights, "less": less_memory(run.config.lora is not None)}
+    return rows_plan(run.start, run.config.train, rows, held_out, run.tokenizer, run.folder, **how)
 
 
 def _rows(run: Tuning) -> tuple[PackedRows, PackedRows | None]:

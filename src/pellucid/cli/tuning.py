@@ -57,7 +57,8 @@ class SpecialToken:
 @dataclass(frozen=True)
 class TuneConfig:
     """config.json: all that defines a run. layouts: conversations of the dataset in each layout; skipped, cut: how many
-    were left out, and cut. template: Jinja. beta, smoothing: of `dpo`."""
+    were left out, and cut. template: Jinja. weights: what those beside an adapter are held in. beta, smoothing: of
+    `dpo`."""
 
     format: Literal["pellucid sft", "pellucid dpo"]
     version: Literal[1]
@@ -75,6 +76,7 @@ class TuneConfig:
     train: TrainConfig
     lora: LoraConfig | None = None
     packing: bool = True
+    weights: Literal["float32", "bfloat16", "int8"] = "float32"
     beta: float | None = None
     smoothing: float | None = None
     begin_ids: tuple[int, ...] | None = None
@@ -107,6 +109,8 @@ class Tuning:
         if self.config.lora is None and latest_checkpoint(self.folder) is not None:
             return TransformerLM(self.config.model, draw=False)
         model = replace(open_source(self.config.init_from), config=self.config.model).build()
+        if self.config.weights != "float32":
+            model.hold_weights(self.config.weights)
         if self.config.lora is not None:
             add_lora(model, self.config.lora, base=self.config.init_from)
         return model
@@ -155,11 +159,11 @@ def _numbers(flags: np.ndarray) -> np.ndarray:
     return found
 
 
-def save_tuning(folder: Path, config: TuneConfig, tokenizer: Tokenizer) -> Tuning:
+def save_tuning(run: Tuning) -> Tuning:
     """Makes the folder a run: config.json is written last."""
-    tokenizer.save(folder / TOKENIZER)
-    write_json(folder / CONFIG, to_dict(config))
-    return Tuning(folder, config, tokenizer)
+    run.tokenizer.save(run.folder / TOKENIZER)
+    write_json(run.folder / CONFIG, to_dict(run.config))
+    return run
 
 
 def open_tuning(path: Path, kind: str) -> Tuning:

@@ -5,7 +5,7 @@ from .examples import Examples, ExamplesInfo
 from .instructions import Conversation, Preference, conversations, preferences
 from .packing import PackedRows, pack
 from .questions import Question, read_questions
-from .repeats import asked, overlap, repeated, run_length
+from .repeats import Copies, asked, copies, overlap, repeated, run_length
 from .shuffle import Shuffled
 from .sources import TEXT_SUFFIXES, Continued, Documents, documents, holds_several
 from .token_file import TokenFile
@@ -15,6 +15,7 @@ __all__ = [
     "TEXT_SUFFIXES",
     "Continued",
     "Conversation",
+    "Copies",
     "Documents",
     "Encoded",
     "Examples",
@@ -28,6 +29,7 @@ __all__ = [
     "TokenFileInfo",
     "asked",
     "conversations",
+    "copies",
     "documents",
     "holds_several",
     "overlap",

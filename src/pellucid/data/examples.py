@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from ..base.files import read_json, reading, replacing, write_json
 
 _COUNTS = np.uint32(1 << 31)  # ids stay below: `LARGEST_ID` of batches
 _END = struct.Struct("<Q")
+BLOCK = 1024
+"""Examples that are looked through at a time."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,13 @@ class Examples:
         """Tokens of each of these examples, int64."""
         at = numbers if self._numbers is None else self._numbers[numbers].astype(np.int64)
         return (self._places[at + 1] - self._places[at]).astype(np.int64)
+
+    def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """All of them in order, up to `BLOCK` at a time: ids, counts, and the length of each."""
+        for first in range(0, len(self), BLOCK):
+            numbers = range(first, min(first + BLOCK, len(self)))
+            ids, counts = (np.concatenate(part) for part in zip(*(self[i] for i in numbers), strict=True))
+            yield ids, counts, self.lengths(np.array(numbers))
 
     def __len__(self) -> int:
         return len(self._places) - 1 if self._numbers is None else len(self._numbers)
