@@ -84,7 +84,7 @@ def _begin(options: DpoCommand, stopper: Stopper) -> int:
         trained, _ = divided(pairs, options.held_out, options.seed)
         steps = -(-options.epochs * len(trained) // options.sequences)
         made = start.config("pellucid dpo", steps=steps, beta=options.beta, smoothing=options.smoothing)
-        run = Tuning(folder, made, start.tokenizer)
+        run = Tuning(folder, made, start.tokenizer, options.device)
         if (found := checked(options, made.model, made.train, lambda: _plan(run))) is not None and options.check:
             out.result({"check": check_json(found)})
             return 0

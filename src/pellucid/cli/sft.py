@@ -58,9 +58,9 @@ def _begin(options: SftCommand, stopper: Stopper) -> int:
         note(f"reading {start.dataset}")
         Examples.write(folder / EXAMPLES, start.making.examples(conversations(start.dataset)))
         made = start.config("pellucid sft", steps=1, packing=options.packing)
-        rows, _ = _rows(Tuning(folder, made, start.tokenizer))
-        made = start.config("pellucid sft", steps=rows.steps(options.epochs), packing=options.packing)
-        run = Tuning(folder, made, start.tokenizer)
+        steps = _rows(Tuning(folder, made, start.tokenizer))[0].steps(options.epochs)
+        made = start.config("pellucid sft", steps=steps, packing=options.packing)
+        run = Tuning(folder, made, start.tokenizer, options.device)
         if (found := checked(options, made.model, made.train, lambda: _plan(run))) is not None and options.check:
             out.result({"check": check_json(found)})
             return 0

@@ -12,6 +12,7 @@ from ..models import TransformerConfig
 from ..text import Tokenizer
 from ..train import TrainConfig
 from .corpus import TRAINED_IDS, check_corpus, choose_tokenizer, new_tokenizer, write_tokens
+from .machine import use_machine
 from .options import ResumeCommand, TrainCommand, model_config, parse_train, train_config
 from .output import Output, note
 from .runs import TOKENIZER, TOKENS, Run, RunConfig, check_share, digest, open_run, save_config, split
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 def run(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
     options = parse_train(arguments)
+    use_machine(options)
     with Stopper() as stopper:
         if isinstance(options, ResumeCommand):
             return _resume(options, stopper)
@@ -46,7 +48,7 @@ def _begin(options: TrainCommand, stopper: Stopper) -> int:
     if options.init_from is not None:
         from .start import Start
 
-        start = Start(options, options.init_from)
+        start = Start(options, options.init_from, device=options.device)
         options = replace(options, context=start.context)
         if options.new_rows_only:
             options = replace(options, train_rows_from=start.first_new)
@@ -78,14 +80,14 @@ def _begin(options: TrainCommand, stopper: Stopper) -> int:
             init_from=str(start.path.resolve()) if start else None,
         )
         made, out = Run(folder, config, tokenizer), Output(options.json)
-        if (found := checked(options, model, train, lambda: _plan(made, start))) is not None and options.check:
+        if (found := checked(options, model, train, lambda: _plan(made, start, options.device))) is not None and options.check:
             out.result({"check": check_json(found)})
             return 0
         if start is not None:
             _save_start(made, start)
             start = None  # its weights are on the disk now
         save_config(folder, config)
-        return report(made, train_run(made, stopper), out, stopper)
+        return report(made, train_run(made, stopper, device=options.device), out, stopper)
 
 
 def _refuse(options: TrainCommand) -> None:
@@ -129,13 +131,13 @@ def _tokenizer(options: TrainCommand, corpus: Path, start: Start | None) -> Toke
     return found
 
 
-def _plan(run: Run, start: Start | None) -> Plan:
+def _plan(run: Run, start: Start | None, device: str) -> Plan:
     from ..models import TransformerLM
     from ..train.readiness_data import token_plan
 
     model, train = run.config.model, run.config.train
     tokens, held_out = run.tokens()
-    build = (lambda: TransformerLM(model)) if start is None else (lambda: start.model(model))
+    build = (lambda: TransformerLM(model, device=device)) if start is None else (lambda: start.model(model))
     return token_plan(build, train, tokens, held_out, run.tokenizer, run.folder, fresh=start is None)
 
 
@@ -155,4 +157,4 @@ def _resume(options: ResumeCommand, stopper: Stopper) -> int:
     found = open_run(folder)
     with lock_folder(folder):
         found.verify()
-        return report(found, train_run(found, stopper), Output(options.json), stopper)
+        return report(found, train_run(found, stopper, device=options.device), Output(options.json), stopper)

@@ -12,6 +12,7 @@ from ..base.errors import ConfigError
 from ..models import TransformerConfig
 from ..nn import LoraConfig
 from ..train import TrainConfig
+from .machine import DeviceName, Threads
 from .options import in_flags
 from .parse import Flag, told
 
@@ -79,6 +80,8 @@ class TuneOptions:
     """Only look whether the run is worth starting: data, memory, disk, time, first loss, gradients, learning."""
     no_check: Flag = False
     """Skip this check, which every run of more than ten minutes begins with."""
+    threads: Threads = None
+    device: DeviceName = "cpu"
     json: Flag = False
     """End with one line of JSON on stdout."""
     debug: Flag = False
@@ -97,6 +100,8 @@ class ResumeTuning:
 
     resume: Annotated[Path, tyro.conf.arg(metavar="RUN")]
     """Run folder to continue."""
+    threads: Threads = None
+    device: DeviceName = "cpu"
     json: Flag = False
     """End with one line of JSON on stdout."""
     debug: Flag = False

@@ -25,6 +25,7 @@ from ..models import TransformerConfig, TransformerLM
 from ..nn import LoraConfig, add_lora
 from ..text import Tokenizer, load_tokenizer
 from ..train import Event, Objective, TrainConfig, Trainer, TrainResult
+from .machine import use_machine
 from .output import Output, duration, note
 from .parse import parse, pick
 from .progress import Progress
@@ -89,6 +90,7 @@ class Tuning:
     folder: Path
     config: TuneConfig
     tokenizer: Tokenizer
+    device: str = "cpu"
 
     def examples(self) -> Examples:
         return Examples.open(self.folder / EXAMPLES)
@@ -107,8 +109,8 @@ class Tuning:
     def start(self) -> TransformerLM:
         """The model to train: that the run began with, or one for its checkpoint to fill."""
         if self.config.lora is None and latest_checkpoint(self.folder) is not None:
-            return TransformerLM(self.config.model, draw=False)
-        model = replace(open_source(self.config.init_from), config=self.config.model).build()
+            return TransformerLM(self.config.model, draw=False, device=self.device)
+        model = replace(open_source(self.config.init_from), config=self.config.model).build(device=self.device)
         if self.config.weights != "float32":
             model.hold_weights(self.config.weights)
         if self.config.lora is not None:
@@ -131,10 +133,13 @@ def run_tuning(
     with Stopper() as stopper:
         if not asked and pick(ResumeSource, arguments, command=command).resume is not None:
             options = parse(ResumeTuning, arguments, command=command, help=help)
-            found = open_tuning(options.resume, f"pellucid {command}")
+            use_machine(options)
+            found = replace(open_tuning(options.resume, f"pellucid {command}"), device=options.device)
             with lock_folder(found.folder):
                 return go_on(found, Output(options.json), stopper)
-        return begin(parse(cls, arguments, command=command, help=help), stopper)
+        options = parse(cls, arguments, command=command, help=help)
+        use_machine(options)
+        return begin(options, stopper)
 
 
 def divided(count: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

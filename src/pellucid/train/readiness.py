@@ -20,7 +20,7 @@ from ..optim import AdamW
 from .batches import Batch, Objective
 from .config import TrainConfig
 from .memory import SHARE, MemoryNeed, available_memory
-from .step import NEXT_TOKEN, accumulate, train_step
+from .step import NEXT_TOKEN, accumulate, evaluate, train_step
 from .update import make_optimizer
 
 Level = Literal["ok", "warning", "error"]
@@ -134,6 +134,8 @@ def check_steps(plan: Plan, model: TransformerLM) -> Iterator[Finding]:
     model.train()
     begun = time.perf_counter()
     loss = accumulate(model, parts[0], objective=objective)
+    if model.config.dropout:  # which is noise to a comparison
+        loss = evaluate(model, parts[0], objective=objective).loss
     yield _first_loss(plan, loss)
     if not isfinite(loss):
         yield _gradients(model)
