@@ -117,6 +117,13 @@ def test_ids_outside_the_vocabulary_and_too_little_memory(tmp_path: Path, monkey
     assert (short.level, short.cure) == ("error", "a cure")
 
 
+def test_an_adapter_that_learns_slowly_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tries, level in ((12, "warning"), (2, "error")):
+        monkeypatch.setattr("pellucid.train.readiness._TRIES", tries)
+        finding = found(sft(tmp_path, adapted()))["learning"]
+        assert (finding.level, finding.facts["steps"]) == (level, tries)
+
+
 def test_what_gets_no_gradient_is_named(tmp_path: Path) -> None:
     def deaf() -> TransformerLM:
         model = adapted()()

@@ -132,8 +132,10 @@ def lora_details(model: Module) -> dict[str, Any]:
     adapters = _of(model, "lora_details")
     config = adapters.configs[adapters.named("lora_details")]
     base = {"path": adapters.base, "sha256": base_fingerprint(model)}
-    held = {part.dtype.name for part in _weights(model).values() if isinstance(part, HeldMatrix)}
-    return {LORA: to_dict(config), BASE: base | {WEIGHTS: dtype for dtype in held}}
+    for part in _weights(model).values():
+        if isinstance(part, HeldMatrix):  # all of them alike
+            base[WEIGHTS] = part.dtype.name
+    return {LORA: to_dict(config), BASE: base}
 
 
 def check_base(model: Module, details: Mapping[str, Any], *, where: str) -> None:
@@ -182,16 +184,30 @@ def base_fingerprint(model: Module) -> str:
     adapters = model.adapters
     if adapters is not None and adapters.fingerprint is not None:
         return adapters.fingerprint
+    found = _fingerprint(model)
+    if adapters is not None:
+        adapters.fingerprint = found
+    return found
+
+
+def untouched_base(model: Module) -> str:
+    """The base's fingerprint, of its weights as they are now. Raises CheckpointError where it is not what it was when
+    it was asked for first: a run that trained an adapter has moved what should stay."""
+    found, before = _fingerprint(model), base_fingerprint(model)
+    if found != before:
+        what, hint = "weights of the base have changed under the adapter", "open the base again"
+        raise CheckpointError("base", what, got=found[:12], expected=before[:12], hint=hint)
+    return found
+
+
+def _fingerprint(model: Module) -> str:
     digest = hashlib.sha256()
     for path, part in sorted(_weights(model).items()):
         arrays = [part.array] if isinstance(part, Tensor) else [a for a in (part.values, part.scale) if a is not None]
         for array in arrays:
             digest.update(f"{path} {array.dtype.name} {array.shape}\n".encode())
             digest.update(np.ascontiguousarray(array.device.host(array)).reshape(-1).view(np.uint8).data)
-    found = digest.hexdigest()
-    if adapters is not None:
-        adapters.fingerprint = found
-    return found
+    return digest.hexdigest()
 
 
 def _weights(module: Module, prefix: str = "") -> dict[str, Tensor | HeldMatrix]:

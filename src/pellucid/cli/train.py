@@ -80,7 +80,9 @@ def _begin(options: TrainCommand, stopper: Stopper) -> int:
             init_from=str(start.path.resolve()) if start else None,
         )
         made, out = Run(folder, config, tokenizer), Output(options.json)
-        if (found := checked(options, model, train, lambda: _plan(made, start, options.device))) is not None and options.check:
+        if (
+            found := checked(options, model, train, lambda: _plan(made, start, options.device))
+        ) is not None and options.check:
             out.result({"check": check_json(found)})
             return 0
         if start is not None:

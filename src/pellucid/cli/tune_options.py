@@ -87,7 +87,6 @@ class TuneOptions:
     debug: Flag = False
     """Show a traceback with errors."""
 
-
     @property
     def parts(self) -> int:
         """Parts of a step where nobody says."""

@@ -27,9 +27,7 @@ class TuneStart:
     before the dataset is read.
     """
 
-    def __init__(
-        self, options: TuneOptions, *, precision: Literal["float32", "bfloat16"], answers: int = 1
-    ) -> None:
+    def __init__(self, options: TuneOptions, *, precision: Literal["float32", "bfloat16"], answers: int = 1) -> None:
         for name, value in (("--dataset", options.dataset), ("--init-from", options.init_from)):
             if value is None:
                 hint = "--dataset FILE --init-from MODEL, or --resume RUN"

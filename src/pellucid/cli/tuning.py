@@ -18,7 +18,7 @@ from ..base.config import from_dict, to_dict
 from ..base.errors import ConfigError, DataError
 from ..base.files import read_json, write_json
 from ..base.rng import Generator
-from ..checkpoint import latest_checkpoint, lock_folder, open_source
+from ..checkpoint import latest_checkpoint, lock_folder, open_source, untouched_base
 from ..checkpoint.open import BEGIN_IDS, CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
 from ..data import Examples, Shuffled
 from ..models import TransformerConfig, TransformerLM
@@ -243,7 +243,8 @@ def report(
     c, kind = run.config, run.config.format
     checkpoint = latest_checkpoint(run.folder)
     resume = f"{kind} --resume {run.folder}"
-    loss, unit = trainer.held_out_loss, " nats/token" if kind == "pellucid sft" else ""
+    loss, unit = trainer.held_out_loss, " nats/token" if kind == "pellucid sft" else " nats/pair"
+    base = None if c.lora is None else untouched_base(trainer.model)
     out.facts(
         {
             "steps": f"{result.steps:,} of {c.train.steps:,} ({duration(result.seconds)})",
@@ -252,6 +253,7 @@ def report(
             "cut": f"{c.cut:,}, at the end, to fit the window" if c.cut else None,
             "held-out loss": None if loss is None else f"{loss:.4f}{unit}",
             **facts,
+            "base": None if base is None else f"as it was, in {c.weights}: sha256 {base[:16]}",
             "run folder": run.folder,
             "checkpoint": checkpoint,
             "loss curve": run.folder / CURVE if (run.folder / CURVE).exists() else None,
@@ -270,6 +272,7 @@ def report(
             "layouts": {one.name: one.count for one in c.layouts},
             "skipped": c.skipped,
             "cut": c.cut,
+            **({} if base is None else {"base_sha256": base}),
             **facts,
         }
     )

@@ -77,11 +77,7 @@ class Examples:
             hint = "the file was damaged or replaced; restore it, or start a new run"
             got, expected = digest.hexdigest()[:12], info.sha256[:12]
             raise DataError(str(path), "not the examples that were written", got=got, expected=expected, hint=hint)
-        mapped = []
-        for part, dtype in ((path, "<u4"), (_places(path), "<u8")):
-            with reading(part) as file:
-                mapped.append(np.memmap(file, dtype=dtype, mode="r").view(np.ndarray))
-        return cls(*mapped, info, path)
+        return cls(_mapped(path, "<u4"), _mapped(_places(path), "<u8"), info, path)
 
     def subset(self, numbers: np.ndarray) -> Examples:
         """The examples of these numbers, over the same files: four bytes each."""
@@ -120,6 +116,11 @@ def _read_into(digest: hashlib._Hash, path: Path) -> None:
     with reading(path) as file:
         while block := file.read(1 << 20):
             digest.update(block)
+
+
+def _mapped(path: Path, dtype: str) -> np.ndarray:
+    with reading(path) as file:
+        return np.memmap(file, dtype=dtype, mode="r").view(np.ndarray)
 
 
 def _places(path: Path) -> Path:

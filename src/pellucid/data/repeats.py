@@ -77,7 +77,7 @@ def seen(training: Iterable[np.ndarray], hashes: np.ndarray) -> np.ndarray:
 class Copies:
     """Shares, 0 to 1. again: of the examples, those that are copies of earlier ones. held_out: of the examples held
     out, those that are copies of trained ones. answers: of the runs of tokens that count in them, those that occur in
-    what counts of the trained ones. The last two are None where nothing is held out, or no answer is as long as a run."""
+    what counts of the trained ones. None where nothing is held out, or no answer is as long as a run."""
 
     again: float
     held_out: float | None

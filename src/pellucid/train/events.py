@@ -10,8 +10,8 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Stepped:
     """A step is done. step counts from 1; seconds: of this step; tokens_per_second: median of the last steps;
-    share_of_peak: achieved over measured FLOP/s, None where no peak was measured; seconds_left: estimate. measures: what
-    the objective tells beside its loss, by name."""
+    share_of_peak: achieved over measured FLOP/s, None where no peak was measured; seconds_left: estimate. measures:
+    what the objective tells beside its loss, by name."""
 
     step: int
     steps: int

@@ -44,8 +44,8 @@ def tuning_need(
     model: TransformerConfig, train: TrainConfig, *, answers: int = 1, adapter: int | None = None, base: str = "float32"
 ) -> MemoryNeed:
     """What fine-tuning takes. answers: rows for each of `sequences`. adapter: bytes of the adapter that is trained in
-    place of the weights (None: the weights are), which are frozen then, have neither gradients nor moments, and are held
-    in `base`."""
+    place of the weights (None: the weights are), which are frozen then, have neither gradients nor moments, and are
+    held in `base`."""
     train = replace(train, sequences=answers * train.sequences)
     if adapter is None:
         return memory_need(model, train)

@@ -222,9 +222,7 @@ def _run(tokenizer: Tokenizer) -> int:
     return 64 if tokenizer.vocab_size <= 1024 else 16
 
 
-def check_examples(
-    training: Examples, held_out: Examples | None, tokenizer: Tokenizer, size: int
-) -> list[Finding]:
+def check_examples(training: Examples, held_out: Examples | None, tokenizer: Tokenizer, size: int) -> list[Finding]:
     """The vocabulary of examples, and how many of them are copies of others."""
     counts = np.zeros(size, np.int64)
     for part in (training, held_out):
