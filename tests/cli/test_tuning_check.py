@@ -68,12 +68,13 @@ def test_a_checked_run_is_the_run_without_the_check(
     assert moments[0] == moments[1]
 
 
-@pytest.mark.parametrize(("command", "records"), RECORDS)
-@pytest.mark.parametrize("held", ["int8", "bfloat16"])
+@pytest.mark.parametrize(
+    ("command", "records", "held"), [("sft", ASKED, "int8"), ("sft", ASKED, "bfloat16"), ("dpo", PAIRS, "int8")]
+)
 def test_an_adapter_beside_held_weights(
-    held: str,
     command: str,
     records: list[dict[str, Any]],
+    held: str,
     base: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -23,6 +23,10 @@ HELP = """Teaches a model to answer: supervised fine-tuning on a file of instruc
 Examples:
   pellucid sft --dataset chats.jsonl --init-from runs/book --template transcript
   pellucid sft --dataset instructions.jsonl --init-from model.gguf --seq-len 512 --epochs 3
+  pellucid sft --dataset chats.jsonl --init-from model.gguf --lora-rank 16 --weights int8
+                                                          an adapter beside weights in a quarter of the memory
+  pellucid sft --dataset chats.jsonl --init-from runs/book --check
+                                                          whether it is worth starting, and what it takes
   pellucid sft --resume runs/chats                        go on after Ctrl-C, a crash or a power cut
 
 A line of the dataset is a JSON object with messages, conversations, prompt and response, prompt and completion,

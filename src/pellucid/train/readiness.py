@@ -99,7 +99,6 @@ def inspect(plan: Plan) -> Iterator[Finding]:
 
 def check_memory(plan: Plan, model: TransformerLM) -> Finding:
     """The predicted peak against what is available."""
-    # The weights are there already, in a model of the check's own.
     need, there = plan.need(model).peak, available_memory()
     facts = {"predicted_bytes": need, "available_bytes": there}
     value = f"{_size(need)} at most" + (f" of {_size(there)} available" if there is not None else "")
