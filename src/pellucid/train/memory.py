@@ -49,8 +49,10 @@ def tuning_need(
     train = replace(train, sequences=answers * train.sequences)
     if adapter is None:
         return memory_need(model, train)
-    held = dtype(base).itemsize * model.parameter_counts().total
-    return _need(model, train, held=held, trained=adapter, head=0)
+    held, head = dtype(base).itemsize * model.parameter_counts().total, 0
+    if base != "float32":  # products with held weights take and give float32, and the loss takes the head in it
+        model, head = replace(model, precision="float32"), 4 * model.vocab_size * model.d_model
+    return _need(model, train, held=held, trained=adapter, head=head)
 
 
 def _need(model: TransformerConfig, train: TrainConfig, *, held: int, trained: int, head: int) -> MemoryNeed:
