@@ -24,7 +24,7 @@ from ..data import Examples, Shuffled
 from ..models import TransformerConfig, TransformerLM
 from ..nn import LoraConfig, add_lora
 from ..text import Tokenizer, load_tokenizer
-from ..train import Event, Objective, TrainConfig, Trainer, TrainResult
+from ..train import Event, Objective, Stepped, TrainConfig, Trainer, TrainResult
 from .machine import use_machine
 from .output import Output, duration, note
 from .parse import parse, pick
@@ -206,6 +206,8 @@ def train(
 
         def on_event(event: Event) -> None:
             progress(event)
+            if isinstance(event, Stepped) and run.config.format == "pellucid dpo":
+                model.device.trim()  # pairs differ in length: free blocks of every size that was met would add up
 
         trainer = Trainer(
             model,
