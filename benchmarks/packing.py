@@ -12,7 +12,7 @@ import math
 import tempfile
 import time
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from statistics import median
 
@@ -65,7 +65,7 @@ def plain(batch: TokenBatch) -> TokenBatch:
 def check(model: TransformerLM, found: Examples, rows: PackedRows) -> None:
     """Refuses packed rows whose loss is not that of their examples alone."""
     packed = rows.batch(0)
-    numbers = [i for row in rows.rows(0)[:ROWS] for i in row]
+    numbers = [i for row in islice(rows.rows(0), ROWS) for i in row]
     alone = PackedRows(found.subset(np.array(numbers)), seq_len=SEQ_LEN, sequences=len(numbers), seed=0, packing=False)
     a, b = evaluate(model, packed), evaluate(model, plain(alone.batch(0)))
     if a.n_targets != b.n_targets or not math.isclose(a.loss, b.loss, rel_tol=2e-3):

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pellucid.base.errors import PellucidError
-from pellucid.checkpoint import base_fingerprint, load_lora, read_tensors, save_lora, write_tensors
+from pellucid.base.errors import CheckpointError, PellucidError
+from pellucid.checkpoint import base_fingerprint, load_lora, read_tensors, save_lora, untouched_base, write_tensors
+from pellucid.checkpoint.adapters import base_weights
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.nn import LoraConfig, add_lora, set_adapter, unload_lora
 from pellucid.ops import tensor
@@ -231,3 +232,34 @@ def test_the_fingerprint_is_of_the_base_and_how_it_is_held() -> None:
     held.quantize()
     assert base_fingerprint(plain) == base_fingerprint(adapted)
     assert len({base_fingerprint(m) for m in (plain, held, model(seed=1))}) == 3
+
+
+def test_a_base_held_in_no_known_type_is_refused() -> None:
+    details = {"lora": {}, "base": {"weights": "int3"}}
+    with pytest.raises(CheckpointError) as caught:
+        base_weights(details, where="a/config.json")
+    expected = "a base held in no known type; got \"'int3'\", expected int8, bfloat16, float32"
+    assert str(caught.value) == f"a/config.json: {expected}"
+    assert base_weights({"lora": {}, "base": {}}, where="a") is None
+
+
+def test_a_base_that_moved_is_found() -> None:
+    model = TransformerLM(TransformerConfig(20, d_model=16, n_layers=1, n_heads=2, max_seq_len=8))
+    add_lora(model, LoraConfig(2))
+    before = base_fingerprint(model)
+    for _, p in model.named_trained():
+        p.detach().numpy()[...] = 1
+    assert untouched_base(model) == before
+    model.model.norm.weight.detach().numpy()[0] += 1e-3  # type: ignore[attr-defined]
+    with pytest.raises(CheckpointError) as caught:
+        untouched_base(model)
+    assert str(caught.value) == (
+        f"base: weights of the base have changed under the adapter; got {base_fingerprint_now(model)}, "
+        f"expected {before[:12]}. hint: open the base again"
+    )
+
+
+def base_fingerprint_now(model: TransformerLM) -> str:
+    assert model.adapters is not None
+    model.adapters.fingerprint = None
+    return base_fingerprint(model)[:12]

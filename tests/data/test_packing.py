@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pellucid.base.errors import DataError
+from pellucid.cli.tuning import divided
 from pellucid.data import Examples, PackedRows, TokenBatch, pack
 
 LENGTHS = np.random.default_rng(0).integers(2, 60, 300)
@@ -29,7 +31,7 @@ def examples(tmp_path: Path) -> Examples:
 def test_examples_come_back_as_they_were_written(examples: Examples) -> None:
     random = np.random.default_rng(1)
     assert len(examples) == 300
-    assert examples.lengths.tolist() == LENGTHS.tolist()
+    assert examples.lengths(np.arange(300)).tolist() == LENGTHS.tolist()
     for i, length in enumerate(LENGTHS.tolist()):
         ids, counts = examples[i]
         assert ids.tolist() == random.integers(0, 2**20, length).tolist()
@@ -91,7 +93,7 @@ def seen(batch: TokenBatch) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("packing", [True, False])
 def test_an_epoch_reads_every_example_once_and_epochs_differ(examples: Examples, packing: bool) -> None:
     one = source(examples, sequences=1, packing=packing)
-    first, second = len(one.rows(0)), len(one.rows(1))
+    first, second = one.count(0), one.count(1)
     assert one.steps(2) == first + second
     epochs = [
         [d for step in range(start, stop) for d in seen(one.batch(step))]
@@ -129,3 +131,32 @@ def test_padding_stands_at_the_ends_of_rows_only(examples: Examples) -> None:
         assert batch.begins is not None
         assert (np.diff(batch.begins[row]) >= 0).all()
     assert re.match(r"TokenBatch\(sequences=4", repr(batch))
+
+
+def test_rows_fit_the_fill_that_is_told(examples: Examples) -> None:
+    rows = source(examples)
+    assert rows.tokens() == LENGTHS.sum()
+    assert sum(1 for _ in rows.rows(0)) == rows.count(0)
+    assert sorted(i for row in rows.rows(None) for i in row) == list(range(300))
+
+
+def test_memory_does_not_grow_with_the_examples(tmp_path: Path) -> None:
+    ids, counts = np.arange(6), np.ones(6, bool)
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        try:
+            Examples.write(tmp_path / "a.bin", ((ids, counts) for _ in range(count)))
+            trained, held = divided(count, 0.05, 0)
+            found = Examples.open(tmp_path / "a.bin")
+            rows = source(found.subset(trained), seq_len=63)
+            assert rows.steps(1) > 0
+            assert next(source(found.subset(held)).batches(1)).n_targets > 0
+            rows.batch(0)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(2000)
+    few, many = peak(5_000), peak(25_000)
+    assert many - few < 8 * 20_000

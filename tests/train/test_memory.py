@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from pellucid.data import TokenBatch
 from pellucid.device import cpu
 from pellucid.models import TransformerConfig, TransformerLM
+from pellucid.nn import LoraConfig, add_lora
 from pellucid.tape import tape
 from pellucid.train import TrainConfig, make_optimizer, train_step
-from pellucid.train.memory import available_memory, memory_need, tape_bytes
+from pellucid.train.memory import available_memory, memory_need, tape_bytes, tuning_need
 
 SHAPES: list[dict[str, Any]] = [
     {"vocab_size": 256, "d_model": 64, "n_heads": 4},
@@ -22,9 +24,13 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
-def peak_of(config: TransformerConfig, train: TrainConfig) -> int:
+def peak_of(
+    config: TransformerConfig, train: TrainConfig, change: Callable[[TransformerLM], object] = lambda model: None
+) -> int:
     before = cpu.bytes_in_use
     model = TransformerLM(config)
+    change(model)
+    model.train()
     optimizer = make_optimizer(model, train)
     ids = np.random.default_rng(0).integers(0, config.vocab_size, (train.step_sequences, train.seq_len + 1))
     peak = 0
@@ -48,6 +54,30 @@ def test_the_predicted_peak_follows_the_training(changes: dict[str, Any]) -> Non
     config = TransformerConfig(2000, d_model=256, n_layers=2, n_heads=4, max_seq_len=128)
     train = TrainConfig(sequences=8, seq_len=128, **changes)
     assert memory_need(config, train).peak == pytest.approx(peak_of(config, train), rel=0.1, abs=4 << 20)
+
+
+@pytest.mark.parametrize("base", ["float32", "int8", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_predicted_peak_of_an_adapter(precision: str, base: str) -> None:
+    shape: dict[str, Any] = {"vocab_size": 8000, "d_model": 256, "n_layers": 4, "n_heads": 4, "max_seq_len": 128}
+    config, train = TransformerConfig(**shape, precision=precision), TrainConfig(sequences=8, seq_len=128)
+    adapter = 0
+
+    def adapt(model: TransformerLM) -> None:
+        nonlocal adapter
+        if base != "float32":
+            model.hold_weights(base)
+        add_lora(model, LoraConfig(8))
+        adapter = sum(p.nbytes for _, p in model.named_trained())
+
+    measured = peak_of(config, train, adapt)
+    assert tuning_need(config, train, adapter=adapter, base=base).peak == pytest.approx(measured, rel=0.1, abs=4 << 20)
+
+
+def test_two_answers_take_two_rows() -> None:
+    config, train = TransformerConfig(2000), TrainConfig(sequences=4, seq_len=64)
+    twice = TrainConfig(sequences=8, seq_len=64)
+    assert tuning_need(config, train, answers=2) == memory_need(config, twice)
 
 
 def test_the_predicted_peak_of_experts() -> None:

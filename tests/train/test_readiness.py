@@ -15,6 +15,7 @@ from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.text import ByteTokenizer, CharTokenizer, Tokenizer
 from pellucid.train import TrainConfig
 from pellucid.train.readiness import Finding, Plan, inspect
+from pellucid.train.readiness_data import token_plan
 
 MODEL = TransformerConfig(64, d_model=32, n_layers=2, n_heads=2, max_seq_len=32, dropout=0.1)
 TRAIN = TrainConfig(steps=50, sequences=4, seq_len=32)
@@ -31,9 +32,9 @@ def plan(tmp_path: Path, ids: np.ndarray, held_out: np.ndarray | None = None, **
     if held_out is not None:
         TokenFile.write(tmp_path / "held.bin", held_out)
         held = TokenFile.open(tmp_path / "held.bin")
-    made = Plan(
-        lambda: TransformerLM(MODEL), TRAIN, TokenFile.open(tmp_path / "train.bin"), held, LETTERS, tmp_path / "run"
-    )
+    tokenizer, fresh = changes.pop("tokenizer", LETTERS), changes.pop("fresh", True)
+    tokens, folder = TokenFile.open(tmp_path / "train.bin"), tmp_path / "run"
+    made = token_plan(lambda: TransformerLM(MODEL), TRAIN, tokens, held, tokenizer, folder, fresh=fresh)
     return replace(made, **changes)
 
 

@@ -9,6 +9,7 @@ from .adapters import (
     load_lora,
     lora_details,
     save_lora,
+    untouched_base,
 )
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from .keep import keep_model
@@ -60,6 +61,7 @@ __all__ = [
     "read_tensors",
     "save_checkpoint",
     "save_lora",
+    "untouched_base",
     "write_gguf",
     "write_hub",
     "write_tensors",

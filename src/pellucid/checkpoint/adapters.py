@@ -21,6 +21,7 @@ from ..base.config import to_dict
 from ..base.errors import CheckpointError, ConfigError
 from ..base.files import StrPath
 from ..nn import HeldMatrix, LoraConfig, Module, add_lora
+from ..nn.held import HELD_DTYPES
 from ..nn.lora import PROJECTIONS, Adapters, adaptable
 from ..nn.low_rank import LowRank
 from ..tape import Parameter, Tensor
@@ -31,8 +32,8 @@ from .tensor_format import shown
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
-LORA, BASE = "lora", "base"
 _FINGERPRINT = "base_sha256"
+LORA, BASE, WEIGHTS = "lora", "base", "weights"
 _PREFIX = "base_model.model."
 _MATRICES = {"A": "lora_A.weight", "B": "lora_B.weight"}
 
@@ -126,7 +127,11 @@ def lora_details(model: Module) -> dict[str, Any]:
     """What the configuration of such a checkpoint says: the adapter, and which base it is a change of."""
     adapters = _of(model, "lora_details")
     config = adapters.configs[adapters.named("lora_details")]
-    return {LORA: to_dict(config), BASE: {"path": adapters.base, "sha256": base_fingerprint(model)}}
+    base = {"path": adapters.base, "sha256": base_fingerprint(model)}
+    for part in _weights(model).values():
+        if isinstance(part, HeldMatrix):  # all of them alike
+            base[WEIGHTS] = part.dtype.name
+    return {LORA: to_dict(config), BASE: base}
 
 
 def check_base(model: Module, details: Mapping[str, Any], *, where: str) -> None:
@@ -153,6 +158,15 @@ def base_path(details: Mapping[str, Any], *, where: str) -> str:
     return path
 
 
+def base_weights(details: Mapping[str, Any], *, where: str) -> str | None:
+    """What the base's weights were held in, None for parameters. Raises CheckpointError for what weights can't be."""
+    found = _details(details, where)[BASE].get(WEIGHTS)
+    if found is not None and found not in [d.name for d in HELD_DTYPES]:
+        expected = ", ".join(d.name for d in HELD_DTYPES)
+        raise CheckpointError(where, "a base held in no known type", got=shown(repr(found)), expected=expected)
+    return found
+
+
 def _details(details: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     for name in (LORA, BASE):
         if not isinstance(details.get(name), Mapping):
@@ -166,16 +180,30 @@ def base_fingerprint(model: Module) -> str:
     adapters = model.adapters
     if adapters is not None and adapters.fingerprint is not None:
         return adapters.fingerprint
+    found = _fingerprint(model)
+    if adapters is not None:
+        adapters.fingerprint = found
+    return found
+
+
+def untouched_base(model: Module) -> str:
+    """The base's fingerprint, of its weights as they are now. Raises CheckpointError where it is not what it was when
+    it was asked for first: a run that trained an adapter has moved what should stay."""
+    found, before = _fingerprint(model), base_fingerprint(model)
+    if found != before:
+        what, hint = "weights of the base have changed under the adapter", "open the base again"
+        raise CheckpointError("base", what, got=found[:12], expected=before[:12], hint=hint)
+    return found
+
+
+def _fingerprint(model: Module) -> str:
     digest = hashlib.sha256()
     for path, part in sorted(_weights(model).items()):
         arrays = [part.array] if isinstance(part, Tensor) else [a for a in (part.values, part.scale) if a is not None]
         for array in arrays:
             digest.update(f"{path} {array.dtype.name} {array.shape}\n".encode())
             digest.update(np.ascontiguousarray(array.device.host(array)).reshape(-1).view(np.uint8).data)
-    found = digest.hexdigest()
-    if adapters is not None:
-        adapters.fingerprint = found
-    return found
+    return digest.hexdigest()
 
 
 def _weights(module: Module, prefix: str = "") -> dict[str, Tensor | HeldMatrix]:

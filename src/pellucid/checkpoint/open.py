@@ -16,7 +16,7 @@ from ..base.files import StrPath
 from ..device import Device
 from ..models import TransformerConfig, TransformerLM
 from ..nn import LoraConfig, add_lora, merge_lora
-from .adapters import LORA, adapter_tensors, base_path, check_base
+from .adapters import LORA, adapter_tensors, base_path, base_weights, check_base
 from .checkpoint import Checkpoint, load_checkpoint
 from .load import load_into
 from .published.gguf_read import holds_gguf, read_gguf_source
@@ -162,6 +162,7 @@ class AdaptedSource(ModelSource):
     def build(self, *, device: str | Device = "cpu") -> TransformerLM:
         """The base with the adapter merged into it. Raises CheckpointError where it is another base, too."""
         model = self.adapted(device=device)
+        model.restore_weights()  # as they were held when the adapter was trained beside them
         merge_lora(model)
         return model
 
@@ -173,6 +174,8 @@ class AdaptedSource(ModelSource):
         where = f"{self.path}/config.json"
         held = self.checkpoint.config
         name = base_path(held, where=where)
+        if (rounded := base_weights(held, where=where)) is not None:
+            model.hold_weights(rounded)
         add_lora(model, from_dict(LoraConfig, held[LORA], where=f"{where}.{LORA}"), base=name)
         check_base(model, held, where=where)
         load_into(adapter_tensors(model), self.checkpoint.tensors)

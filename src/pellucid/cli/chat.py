@@ -18,6 +18,7 @@ from ..generate import Conversation
 from ..text import ChatML, ChatTemplate, Llama2, Llama3, Transcript
 from .chat_input import Messages, terminal
 from .chat_session import Session
+from .machine import DeviceName, Threads, use_machine
 from .output import Output, note, size
 from .parse import Flag, parse, told
 from .sampling import sampler_of
@@ -86,6 +87,8 @@ class ChatOptions:
 class ChatCommand(ChatOptions):
     """What only the command line takes."""
 
+    threads: Threads = None
+    device: DeviceName = "cpu"
     json: Flag = False
     """One line of JSON for each answer, and one for the conversation at the end, instead of the text."""
     debug: Flag = False
@@ -101,7 +104,8 @@ def run(arguments: list[str]) -> int:
     if options.tokens < 1:
         raise ConfigError("--tokens", "must be at least 1", got=options.tokens)
     sampler = sampler_of(options)
-    talk, source = conversation(options)
+    use_machine(options)
+    talk, source = conversation(options, device=options.device)
     nbytes = talk.model.hold_weights(options.weights)
     if terminal():
         note(f"{source}: {size(nbytes)} of weights, context {talk.model.config.max_seq_len:,}. /help lists commands.")
@@ -135,10 +139,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     return options
 
 
-def conversation(options: ChatOptions) -> tuple[Conversation, str]:
+def conversation(options: ChatOptions, *, device: str = "cpu") -> tuple[Conversation, str]:
     """An empty conversation, or the one to go on with, and what its model is called."""
     assert options.model is not None
-    opened = open_model(options.model)
+    opened = open_model(options.model, device=device)
     if opened.tokenizer is None:
         raise CheckpointError(str(options.model), "the model has no tokenizer", hint="chat needs text")
     template = template_of(options.template, opened)

@@ -1,17 +1,64 @@
-"""`pellucid train --check`, and what a long run begins with: the findings of the readiness check as a table."""
+"""`--check` of `pellucid train`, `sft` and `dpo`, and what a long run begins with: the findings as a table."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
 
 from ..base.errors import ConfigError
 from ..models import TransformerConfig
 from ..train import TrainConfig
 from ..train.readiness import Finding, Plan, inspect
 from .output import note
+from .runs import HOME, new_folder
+from .session import peak_of
 
 LONG = 600.0
 """Seconds that a run has to take, at the speed of this machine, to be checked first."""
+
+
+class Checking(Protocol):
+    """Options that say whether a run is looked at first, and where it goes."""
+
+    @property
+    def out(self) -> Path | None: ...
+    @property
+    def check(self) -> bool: ...
+    @property
+    def no_check(self) -> bool: ...
+
+
+def refuse_both(options: Checking) -> None:
+    """Raises ConfigError for --check with --no-check."""
+    if options.check and options.no_check:
+        raise ConfigError("--check", "cannot be combined with --no-check", hint="leave one of them out")
+
+
+@contextmanager
+def run_folder(options: Checking, name: str) -> Iterator[Path]:
+    """The folder of the run; with --check one that goes again, on the disk the run would be on."""
+    if not options.check:
+        with new_folder(options.out, name) as folder:
+            yield folder
+        return
+    home = (options.out or HOME).resolve()
+    while not home.is_dir():
+        home = home.parent
+    with TemporaryDirectory(prefix=".pellucid-check-", dir=home) as folder:
+        yield Path(folder)
+
+
+def checked(
+    options: Checking, model: TransformerConfig, train: TrainConfig, plan: Callable[[], Plan]
+) -> list[Finding] | None:
+    """The findings where they are asked for or the run is long; None otherwise. Raises ConfigError where one is an
+    error."""
+    if options.no_check or not (options.check or is_long(model, train, peak_of(model))):
+        return None
+    return check_run(plan())
 
 
 def is_long(model: TransformerConfig, train: TrainConfig, peak: float) -> bool:

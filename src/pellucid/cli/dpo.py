@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import tyro
 
 from ..base.errors import CheckpointError, ConfigError
@@ -14,10 +15,14 @@ from ..data import Examples, preferences
 from .output import Output, note
 from .parse import told
 from .progress import Line
-from .runs import METRICS, new_folder
+from .runs import METRICS
 from .signals import Stopper
-from .tune_options import TuneOptions
-from .tuning import EXAMPLES, REFERENCE, Tuning, announce, held_out_numbers, report, run_tuning, save_tuning, train
+from .tune_options import TuneOptions, less_memory
+from .tuning import EXAMPLES, REFERENCE, Tuning, announce, divided, report, run_tuning, save_tuning, train
+
+if TYPE_CHECKING:
+    from ..train import Pairs, PreferenceLoss
+    from ..train.readiness import Plan
 
 HELP = """Teaches a model which of two answers is better: direct preference optimisation, without a reward model.
 
@@ -38,7 +43,7 @@ class DpoCommand(TuneOptions):
 
     sequences: int = 4
     """Pairs a step."""
-    accumulate: int = 4
+    accumulate: Annotated[int | None, tyro.conf.DisallowNone, told("a part for each pair")] = None
     """Parts a step is computed in: the same result in less memory."""
     epochs: int = 1
     """Times every pair is read."""
@@ -53,6 +58,10 @@ class DpoCommand(TuneOptions):
     resume: Annotated[Path | None, tyro.conf.DisallowNone, told("a new run", "RUN")] = None
     """Continue this run folder where it stopped, with its own options."""
 
+    @property
+    def parts(self) -> int:
+        return self.sequences
+
 
 def run(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
@@ -60,25 +69,56 @@ def run(arguments: list[str]) -> int:
 
 
 def _begin(options: DpoCommand, stopper: Stopper) -> int:
-    from .session import best_precision  # brings the kernels, which --help has no use for
+    from .check import check_json, checked, run_folder  # bring the kernels, which --help has no use for
+    from .session import best_precision
     from .tune_start import TuneStart
 
     if not options.beta > 0:
         raise ConfigError("--beta", "must be positive", got=options.beta)
     if not 0 <= options.smoothing < 0.5:
         raise ConfigError("--smoothing", "out of range", got=options.smoothing, expected="0 to below 0.5")
-    start = TuneStart(options, precision=best_precision())
-    with new_folder(options.out, start.name) as folder:
+    out, start = Output(options.json), TuneStart(options, precision=best_precision(), answers=2)
+    with run_folder(options, start.name) as folder:
         note(f"reading {start.dataset}")
         pairs = Examples.write(folder / EXAMPLES, start.making.pairs(preferences(start.dataset))).examples // 2
-        trained = pairs - int(held_out_numbers(pairs, options.held_out, options.seed).sum())
-        steps = -(-options.epochs * trained // options.sequences)
+        trained, _ = divided(pairs, options.held_out, options.seed)
+        steps = -(-options.epochs * len(trained) // options.sequences)
         made = start.config("pellucid dpo", steps=steps, beta=options.beta, smoothing=options.smoothing)
-        return _train(save_tuning(folder, made, start.tokenizer), Output(options.json), stopper)
+        run = Tuning(folder, made, start.tokenizer, options.device)
+        if (found := checked(options, made.model, made.train, lambda: _plan(run))) is not None and options.check:
+            out.result({"check": check_json(found)})
+            return 0
+        return _train(save_tuning(run), out, stopper)
+
+
+def _plan(run: Tuning) -> Plan:
+    from ..train import Pairs
+    from ..train.readiness_data import pairs_plan
+
+    examples = run.examples()
+    trained, held_out = _parts(run, Pairs(examples, np.zeros(len(examples)), **_order(run)))
+    how = {"base": run.config.weights, "less": less_memory(run.config.lora is not None), "objective": _objective(run)}
+    return pairs_plan(run.start, run.config.train, trained, held_out, run.tokenizer, run.folder, **how)
+
+
+def _order(run: Tuning) -> dict[str, int]:
+    return {"sequences": run.config.train.sequences, "seed": run.config.train.seed}
+
+
+def _parts(run: Tuning, pairs: Pairs) -> tuple[Pairs, Pairs | None]:
+    """What is trained on, and what is held out."""
+    chosen, held = divided(len(pairs), run.config.held_out, run.config.train.seed)
+    return pairs.subset(chosen), pairs.subset(held) if len(held) else None
+
+
+def _objective(run: Tuning) -> PreferenceLoss:
+    from ..train import PreferenceLoss
+
+    return PreferenceLoss(beta=run.config.beta or 0.1, smoothing=run.config.smoothing or 0.0)
 
 
 def _train(run: Tuning, out: Output, stopper: Stopper) -> int:
-    from ..train import Pairs, PreferenceLoss, read_metrics, reference_log_probs
+    from ..train import Pairs, read_metrics, reference_log_probs
 
     c, examples, model = run.config, run.examples(), run.start()
     if latest_checkpoint(run.folder) is not None and not (run.folder / REFERENCE).exists():
@@ -94,12 +134,9 @@ def _train(run: Tuning, out: Output, stopper: Stopper) -> int:
             model, examples, run.folder / REFERENCE, sequences=max(1, c.train.sequences // c.train.accumulate),
             on_progress=show,
         )  # fmt: skip
-    pairs = Pairs(examples, reference, sequences=c.train.sequences, seed=c.train.seed)
-    held = held_out_numbers(len(pairs), c.held_out, c.train.seed)
-    trained, measured = pairs.subset((~held).nonzero()[0]), pairs.subset(held.nonzero()[0]) if held.any() else None
-    announce(run, len(trained), int(held.sum()), "pairs")
-    objective = PreferenceLoss(beta=c.beta or 0.1, smoothing=c.smoothing or 0.0)
-    trainer, result = train(run, model, stopper, trained, measured, objective)
+    trained, measured = _parts(run, Pairs(examples, reference, **_order(run)))
+    announce(run, len(trained), 0 if measured is None else len(measured), "pairs")
+    trainer, result = train(run, model, stopper, trained, measured, _objective(run))
     metrics = read_metrics(run.folder / METRICS)
     last, measures = [m for m in metrics if "margin" in m][-20:], [m for m in metrics if "held_out_margin" in m]
     facts = {

@@ -23,6 +23,7 @@ from ..train import (
     evaluate_file,
 )
 from .corpus import bytes_per_token, is_token_file, write_tokens
+from .machine import DeviceName, Threads, use_machine
 from .output import Output, duration, note
 from .parse import Flag, parse, told
 from .progress import Line
@@ -75,6 +76,8 @@ class EvalCommand:
     """Ask the first so many questions. None: all."""
     weights: Literal["float32", "bfloat16", "int8"] = "float32"
     """Hold the weights in this: what int8 costs is the difference of two losses."""
+    threads: Threads = None
+    device: DeviceName = "cpu"
     json: Flag = False
     """Print one line of JSON instead of the text."""
     debug: Flag = False
@@ -108,6 +111,7 @@ def run(arguments: list[str]) -> int:
     if len(options.models) > 1 and options.text is None and options.choices is None:
         hint = "name one for all of them: --text PATH or --choices JSONL"
         raise ConfigError("--text", "runs hold out different texts, which can't be compared", hint=hint)
+    use_machine(options)
     questions = None if options.choices is None else read_questions(options.choices)[: options.max_questions]
     out, found = Output(options.json), []
     for path in options.models:
@@ -125,7 +129,7 @@ def run(arguments: list[str]) -> int:
 
 def _measure(path: Path, options: EvalCommand, questions: list[Question] | None) -> Measured:
     """Evaluates one model."""
-    opened = open_model(path)
+    opened = open_model(path, device=options.device)
     opened.model.hold_weights(options.weights)
     start, run = time.perf_counter(), run_of(path)
     found: dict[str, Any] = {}

@@ -14,6 +14,7 @@ import tyro
 from ..base.errors import CheckpointError, ConfigError, DataError
 from ..checkpoint import OpenedModel, open_model
 from ..generate import Text
+from .machine import DeviceName, Threads, use_machine
 from .output import Output
 from .parse import Flag, parse, told
 from .sampling import opening, sampler_of, tokens
@@ -59,6 +60,8 @@ class GenerateCommand:
     """End before this text appears."""
     weights: Literal["float32", "bfloat16", "int8"] = "float32"
     """Hold the weights in this: int8 is the fastest and smallest, float32 the most precise."""
+    threads: Threads = None
+    device: DeviceName = "cpu"
     json: Flag = False
     """Print one line of JSON instead of the text."""
     debug: Flag = False
@@ -71,8 +74,9 @@ def run(arguments: list[str]) -> int:
     if options.tokens < 1:
         raise ConfigError("--tokens", "must be at least 1", got=options.tokens)
     sampler = sampler_of(options)
+    use_machine(options)
     prompt = _stdin() if options.prompt == "-" else options.prompt
-    opened = open_model(options.path)
+    opened = open_model(options.path, device=options.device)
     model, tokenizer = opened.model, opened.tokenizer
     weight_bytes = model.hold_weights(options.weights)
     if tokenizer is None:

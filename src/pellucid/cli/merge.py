@@ -20,7 +20,8 @@ Examples:
   pellucid merge model.gguf my-adapter merged      on any model that can be opened
   pellucid generate merged "It was"                at the speed of the base
 
-A run that trains an adapter needs none of this: generate, chat and eval take the run and merge by themselves."""
+A run that trains an adapter needs none of this: generate, chat and eval take the run and merge by themselves. One that
+was trained beside rounded weights (--weights int8) opens with those; here it is merged into the base as it is."""
 
 
 @dataclass(frozen=True)

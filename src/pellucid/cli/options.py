@@ -21,6 +21,7 @@ from ..base.errors import ConfigError
 from ..base.files import reason
 from ..models import TransformerConfig
 from ..train import TrainConfig
+from .machine import DeviceName, Threads
 from .parse import Flag, parse, pick, told
 from .presets import PRESETS, Preset, about_presets
 
@@ -173,6 +174,8 @@ class TrainCommand(TrainOptions):
     """Only look whether the run is worth starting: data, memory, disk, time, first loss, gradients, learning."""
     no_check: Flag = False
     """Skip this check, which every run of more than ten minutes begins with."""
+    threads: Threads = None
+    device: DeviceName = "cpu"
     json: Flag = False
     """End with one line of JSON on stdout."""
     debug: Flag = False
@@ -185,6 +188,8 @@ class ResumeCommand:
 
     resume: Annotated[Path, tyro.conf.arg(metavar="RUN")]
     """Run folder to continue."""
+    threads: Threads = None
+    device: DeviceName = "cpu"
     json: Flag = False
     """End with one line of JSON on stdout."""
     debug: Flag = False

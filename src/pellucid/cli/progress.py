@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -92,7 +93,9 @@ class Progress(Line):
             self._step(event)
         elif isinstance(event, Evaluated):
             extent = "all held-out text" if event.whole else f"{event.n_targets:,} held-out tokens"
-            loss = f"held-out loss {event.loss:.4f} nats/token, perplexity {event.perplexity:.2f}"
+            loss = f"held-out loss {event.loss:.4f}"
+            # A loss that is compared in other measures than perplexity is not one of tokens.
+            loss += _measures(event.measures) or f" nats/token, perplexity {event.perplexity:.2f}"
             mean = f", {event.average_loss:.4f} with averaged weights" if event.average_loss is not None else ""
             self.note(f"step {event.step:,}: {loss}{mean} ({extent})")
         elif isinstance(event, EndedEarly):
@@ -107,7 +110,7 @@ class Progress(Line):
     def _step(self, event: Stepped) -> None:
         if not self.due() and event.step != event.steps:
             return
-        parts = [f"step {event.step:,}/{event.steps:,}", f"loss {event.loss:.4f}"]
+        parts = [f"step {event.step:,}/{event.steps:,}", f"loss {event.loss:.4f}{_measures(event.measures)}"]
         if self._first:
             parts.append(f"{duration(event.seconds)}, kernels included")
         else:
@@ -117,6 +120,10 @@ class Progress(Line):
             parts.append(f"{duration(event.seconds_left)} left")
         self._first = False
         self.show("  ".join(parts))
+
+
+def _measures(found: Mapping[str, float]) -> str:
+    return "".join(f", {name} {value:.4f}" for name, value in found.items())
 
 
 def _indented(text: str) -> str:

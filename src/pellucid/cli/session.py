@@ -97,7 +97,12 @@ def announce(run: Run, train: TokenFile, held_out: TokenFile | None) -> None:
 
 
 def train_run(
-    run: Run, stopper: Stopper, *, plan: Callable[[Stepped], int | None] | None = None, start: str = ""
+    run: Run,
+    stopper: Stopper,
+    *,
+    plan: Callable[[Stepped], int | None] | None = None,
+    start: str = "",
+    device: str = "cpu",
 ) -> Outcome:
     """Trains a run from its newest checkpoint, or from its beginning, to its end or to the first signal.
 
@@ -106,8 +111,8 @@ def train_run(
     """
     tokens, held_out = run.tokens()
     announce(run, tokens, held_out)
-    model = TransformerLM(run.config.model)
-    peak = peak_of(run.config.model)
+    model = TransformerLM(run.config.model, device=device)
+    peak = peak_of(run.config.model) if device == "cpu" else None
     curve, began = Curve(run), time.perf_counter()
     with Progress() as progress:
 

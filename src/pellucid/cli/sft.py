@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from ..data import Examples, PackedRows, conversations
 from .output import Output, note
 from .parse import told
-from .runs import new_folder
 from .signals import Stopper
-from .tune_options import TuneOptions
-from .tuning import EXAMPLES, Tuning, announce, held_out_numbers, report, run_tuning, save_tuning, train
+from .tune_options import TuneOptions, less_memory
+from .tuning import EXAMPLES, Tuning, announce, divided, report, run_tuning, save_tuning, train
+
+if TYPE_CHECKING:
+    from ..train.readiness import Plan
 
 HELP = """Teaches a model to answer: supervised fine-tuning on a file of instructions, with the loss on answers only.
 
 Examples:
   pellucid sft --dataset chats.jsonl --init-from runs/book --template transcript
   pellucid sft --dataset instructions.jsonl --init-from model.gguf --seq-len 512 --epochs 3
+  pellucid sft --dataset chats.jsonl --init-from model.gguf --lora-rank 16 --weights int8
+                                                          an adapter beside weights in a quarter of the memory
+  pellucid sft --dataset chats.jsonl --init-from runs/book --check
+                                                          whether it is worth starting, and what it takes
   pellucid sft --resume runs/chats                        go on after Ctrl-C, a crash or a power cut
 
 A line of the dataset is a JSON object with messages, conversations, prompt and response, prompt and completion,
@@ -47,40 +53,53 @@ def run(arguments: list[str]) -> int:
 
 
 def _begin(options: SftCommand, stopper: Stopper) -> int:
-    from .session import best_precision  # brings the kernels, which --help has no use for
+    from .check import check_json, checked, run_folder  # bring the kernels, which --help has no use for
+    from .session import best_precision
     from .tune_start import TuneStart
 
-    start = TuneStart(options, precision=best_precision())
-    with new_folder(options.out, start.name) as folder:
+    out, start = Output(options.json), TuneStart(options, precision=best_precision())
+    with run_folder(options, start.name) as folder:
         note(f"reading {start.dataset}")
         Examples.write(folder / EXAMPLES, start.making.examples(conversations(start.dataset)))
         made = start.config("pellucid sft", steps=1, packing=options.packing)
-        rows, _ = _rows(Tuning(folder, made, start.tokenizer))
-        made = start.config("pellucid sft", steps=rows.steps(options.epochs), packing=options.packing)
-        return _train(save_tuning(folder, made, start.tokenizer), Output(options.json), stopper)
+        steps = _rows(Tuning(folder, made, start.tokenizer))[0].steps(options.epochs)
+        made = start.config("pellucid sft", steps=steps, packing=options.packing)
+        run = Tuning(folder, made, start.tokenizer, options.device)
+        if (found := checked(options, made.model, made.train, lambda: _plan(run))) is not None and options.check:
+            out.result({"check": check_json(found)})
+            return 0
+        return _train(save_tuning(run), out, stopper)
+
+
+def _plan(run: Tuning) -> Plan:
+    from ..train.readiness_data import rows_plan
+
+    rows, held_out = _rows(run)
+    how = {"base": run.config.weights, "less": less_memory(run.config.lora is not None)}
+    return rows_plan(run.start, run.config.train, rows, held_out, run.tokenizer, run.folder, **how)
 
 
 def _rows(run: Tuning) -> tuple[PackedRows, PackedRows | None]:
     """What is trained on, and what is held out."""
     c, examples = run.config, run.examples()
-    held = held_out_numbers(len(examples), c.held_out, c.train.seed)
+    trained, held = divided(len(examples), c.held_out, c.train.seed)
     how: dict[str, Any] = {
         "seq_len": c.train.seq_len,
         "sequences": c.train.sequences,
         "seed": c.train.seed,
         "packing": c.packing,
     }
-    rows = PackedRows(examples.subset((~held).nonzero()[0]), **how)
-    return rows, PackedRows(examples.subset(held.nonzero()[0]), **how) if held.any() else None
+    rows = PackedRows(examples.subset(trained), **how)
+    return rows, PackedRows(examples.subset(held), **how) if len(held) else None
 
 
 def _train(run: Tuning, out: Output, stopper: Stopper) -> int:
     from ..train import NextToken
 
     rows, held_out = _rows(run)
-    count, one = len(rows.examples), run.config.train.seq_len + 1
-    fill = rows.examples.lengths.sum() / (len(rows.rows(0)) * one)
+    count, packed = len(rows.examples), rows.count(0)
+    fill = rows.tokens() / (packed * (run.config.train.seq_len + 1))
     announce(run, count, 0 if held_out is None else len(held_out.examples), f"rows, {fill:.0%} filled")
     trainer, result = train(run, run.start(), stopper, rows, held_out, NextToken())
-    facts = {"examples": count, "rows": len(rows.rows(0)), "filled": round(float(fill), 3)}
+    facts = {"examples": count, "rows": packed, "filled": round(fill, 3)}
     return report(run, trainer, result, facts, out, stopper)

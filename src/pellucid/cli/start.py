@@ -15,8 +15,8 @@ from .options import TrainOptions
 class Start:
     """An opened model to begin from. context: its longest text; first_new: id of the first token that was added."""
 
-    def __init__(self, options: TrainOptions, path: Path) -> None:
-        opened = open_model(path)
+    def __init__(self, options: TrainOptions, path: Path, *, device: str = "cpu") -> None:
+        opened = open_model(path, device=device)
         if opened.tokenizer is None:
             raise ConfigError("--init-from", f"the model has no tokenizer ({opened.path})", hint="train a new model")
         self.path, self._model = opened.path, opened.model

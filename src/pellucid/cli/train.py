@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ..base.errors import ConfigError
@@ -14,21 +11,22 @@ from ..checkpoint import lock_folder
 from ..models import TransformerConfig
 from ..text import Tokenizer
 from ..train import TrainConfig
-from .check import check_json
 from .corpus import TRAINED_IDS, check_corpus, choose_tokenizer, new_tokenizer, write_tokens
+from .machine import use_machine
 from .options import ResumeCommand, TrainCommand, model_config, parse_train, train_config
 from .output import Output, note
-from .runs import HOME, TOKENIZER, TOKENS, Run, RunConfig, check_share, digest, new_folder, open_run, save_config, split
+from .runs import TOKENIZER, TOKENS, Run, RunConfig, check_share, digest, open_run, save_config, split
 from .signals import Stopper
 
 if TYPE_CHECKING:
-    from ..train.readiness import Finding
+    from ..train.readiness import Plan
     from .start import Start
 
 
 def run(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
     options = parse_train(arguments)
+    use_machine(options)
     with Stopper() as stopper:
         if isinstance(options, ResumeCommand):
             return _resume(options, stopper)
@@ -36,19 +34,21 @@ def run(arguments: list[str]) -> int:
 
 
 def _begin(options: TrainCommand, stopper: Stopper) -> int:
-    from .session import best_precision, report, train_run  # brings the kernels, which --help has no use for
+    from .check import check_json, checked, refuse_both, run_folder  # bring the kernels, which --help has no use for
+    from .session import best_precision, report, train_run
 
     corpus = options.corpus
     if corpus is None:
         hint = "pellucid train --corpus FILE; pellucid demo needs none"
         raise ConfigError("--corpus", "nothing to train on: no corpus was given", hint=hint)
     # Everything that can be refused without reading the corpus is refused first.
+    refuse_both(options)
     _refuse(options)
     precision, start = best_precision(), None
     if options.init_from is not None:
         from .start import Start
 
-        start = Start(options, options.init_from)
+        start = Start(options, options.init_from, device=options.device)
         options = replace(options, context=start.context)
         if options.new_rows_only:
             options = replace(options, train_rows_from=start.first_new)
@@ -61,7 +61,7 @@ def _begin(options: TrainCommand, stopper: Stopper) -> int:
     model = start.config(options, precision=precision) if start else None
     model = model or model_config(options, tokenizer.vocab_size, precision=precision)
     _check_names(model, train)
-    with _folder(options, corpus.resolve().stem or "corpus") as folder:
+    with run_folder(options, corpus.resolve().stem or "corpus") as folder:
         tokenizer.save(folder / TOKENIZER)
         whole = write_tokens(folder / TOKENS, corpus, tokenizer)
         tokens, _ = split(whole, options.held_out, train.seq_len, name=str(corpus))
@@ -80,14 +80,16 @@ def _begin(options: TrainCommand, stopper: Stopper) -> int:
             init_from=str(start.path.resolve()) if start else None,
         )
         made, out = Run(folder, config, tokenizer), Output(options.json)
-        if (found := _checked(options, made, start)) is not None and options.check:
+        if (
+            found := checked(options, model, train, lambda: _plan(made, start, options.device))
+        ) is not None and options.check:
             out.result({"check": check_json(found)})
             return 0
         if start is not None:
             _save_start(made, start)
             start = None  # its weights are on the disk now
         save_config(folder, config)
-        return report(made, train_run(made, stopper), out, stopper)
+        return report(made, train_run(made, stopper, device=options.device), out, stopper)
 
 
 def _refuse(options: TrainCommand) -> None:
@@ -95,8 +97,6 @@ def _refuse(options: TrainCommand) -> None:
     check_share(options.held_out)
     if options.sample_tokens < 1:
         raise ConfigError("--sample-tokens", "must be at least 1", got=options.sample_tokens)
-    if options.check and options.no_check:
-        raise ConfigError("--check", "cannot be combined with --no-check", hint="leave one of them out")
     if options.patience is not None and options.held_out == 0:
         raise ConfigError("--patience", "nothing is held out to judge by", hint="hold text out with --held-out 0.1")
     if options.init_from is None and (options.add_tokens or options.new_rows_only):
@@ -133,33 +133,14 @@ def _tokenizer(options: TrainCommand, corpus: Path, start: Start | None) -> Toke
     return found
 
 
-@contextmanager
-def _folder(options: TrainCommand, name: str) -> Iterator[Path]:
-    """The folder of the run; with --check one that goes again, on the disk the run would be on."""
-    if not options.check:
-        with new_folder(options.out, name) as folder:
-            yield folder
-        return
-    home = (options.out or HOME).resolve()
-    while not home.is_dir():
-        home = home.parent
-    with TemporaryDirectory(prefix=".pellucid-check-", dir=home) as folder:
-        yield Path(folder)
-
-
-def _checked(options: TrainCommand, run: Run, start: Start | None) -> list[Finding] | None:
-    """The findings of the readiness check, where one is asked for or the run is long."""
+def _plan(run: Run, start: Start | None, device: str) -> Plan:
     from ..models import TransformerLM
-    from ..train.readiness import Plan
-    from .check import check_run, is_long
-    from .session import peak_of
+    from ..train.readiness_data import token_plan
 
     model, train = run.config.model, run.config.train
-    if options.no_check or not (options.check or is_long(model, train, peak_of(model))):
-        return None
     tokens, held_out = run.tokens()
-    build = (lambda: TransformerLM(model)) if start is None else (lambda: start.model(model))
-    return check_run(Plan(build, train, tokens, held_out, run.tokenizer, run.folder, fresh=start is None))
+    build = (lambda: TransformerLM(model, device=device)) if start is None else (lambda: start.model(model))
+    return token_plan(build, train, tokens, held_out, run.tokenizer, run.folder, fresh=start is None)
 
 
 def _save_start(run: Run, start: Start) -> None:
@@ -178,4 +159,4 @@ def _resume(options: ResumeCommand, stopper: Stopper) -> int:
     found = open_run(folder)
     with lock_folder(folder):
         found.verify()
-        return report(found, train_run(found, stopper), Output(options.json), stopper)
+        return report(found, train_run(found, stopper, device=options.device), Output(options.json), stopper)

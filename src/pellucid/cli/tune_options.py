@@ -12,6 +12,7 @@ from ..base.errors import ConfigError
 from ..models import TransformerConfig
 from ..nn import LoraConfig
 from ..train import TrainConfig
+from .machine import DeviceName, Threads
 from .options import in_flags
 from .parse import Flag, told
 
@@ -39,7 +40,7 @@ class TuneOptions:
     """Tokens of the window."""
     sequences: int = 16
     """Rows, or pairs, a step."""
-    accumulate: int = 1
+    accumulate: Annotated[int | None, Given, told("1")] = None
     """Parts a step is computed in: the same result in less memory."""
     epochs: int = 3
     """Times every example is read."""
@@ -61,6 +62,8 @@ class TuneOptions:
     """Train an adapter of this rank beside every projection instead of the weights (LoRA)."""
     lora_alpha: Annotated[float | None, Given, told("the rank")] = None
     """The adapter's change is alpha / rank times its product."""
+    weights: Literal["float32", "bfloat16", "int8"] = "float32"
+    """Hold the frozen weights in this beside an adapter: int8 is a quarter of the memory, and rounds them."""
     precision: Annotated[Literal["float32", "bfloat16"] | None, Given, told("the processor's best")] = None
     """What operands of matrix products are rounded to."""
     checkpoint_blocks: bool = TransformerConfig.checkpoint_blocks
@@ -73,10 +76,21 @@ class TuneOptions:
     """Newest checkpoints that are kept."""
     seed: int = 0
     """Of the order of the examples, of which are held out, and of dropout."""
+    check: Flag = False
+    """Only look whether the run is worth starting: data, memory, disk, time, first loss, gradients, learning."""
+    no_check: Flag = False
+    """Skip this check, which every run of more than ten minutes begins with."""
+    threads: Threads = None
+    device: DeviceName = "cpu"
     json: Flag = False
     """End with one line of JSON on stdout."""
     debug: Flag = False
     """Show a traceback with errors."""
+
+    @property
+    def parts(self) -> int:
+        """Parts of a step where nobody says."""
+        return 1
 
 
 @dataclass(frozen=True)
@@ -85,6 +99,8 @@ class ResumeTuning:
 
     resume: Annotated[Path, tyro.conf.arg(metavar="RUN")]
     """Run folder to continue."""
+    threads: Threads = None
+    device: DeviceName = "cpu"
     json: Flag = False
     """End with one line of JSON on stdout."""
     debug: Flag = False
@@ -103,20 +119,48 @@ def train_config(options: TuneOptions, context: int, steps: int) -> TrainConfig:
     length = context if options.seq_len is None else options.seq_len
     if not 1 <= length <= context:
         raise ConfigError("--seq-len", "does not fit the model", got=length, expected=f"1 to {context} (the context)")
-    names = {f.name for f in fields(TrainConfig)} & {f.name for f in fields(TuneOptions)} - {"seq_len", "steps"}
-    shared = {name: getattr(options, name) for name in names}
+    names = {f.name for f in fields(TrainConfig)} & {f.name for f in fields(TuneOptions)}
+    shared = {name: getattr(options, name) for name in names - {"seq_len", "steps", "accumulate"}}
+    parts = options.parts if options.accumulate is None else options.accumulate
     try:
         return TrainConfig(
-            steps=steps if options.steps is None else options.steps, seq_len=length, eval_batches=None, **shared
+            steps=steps if options.steps is None else options.steps,
+            seq_len=length,
+            accumulate=parts,
+            eval_batches=None,
+            **shared,
         )
     except ConfigError as error:
         raise in_flags(error, "training") from None
 
 
-def lora_config(options: TuneOptions) -> LoraConfig | None:
-    """The adapter asked for. Raises ConfigError."""
-    if options.lora_rank is None:
+def lora_config(options: TuneOptions, model: TransformerConfig) -> LoraConfig | None:
+    """The adapter asked for, of that model. Raises ConfigError."""
+    rank = options.lora_rank
+    if rank is None:
         if options.lora_alpha is not None:
             raise ConfigError("--lora-alpha", "without an adapter", got=options.lora_alpha, hint="add --lora-rank")
+        if options.weights != "float32":
+            hint = "add --lora-rank 16: an adapter is trained beside them"
+            raise ConfigError("--weights", "only float32 weights can be trained", got=options.weights, hint=hint)
         return None
-    return LoraConfig(options.lora_rank, options.lora_alpha, seed=options.seed)
+    if rank > (largest := _largest_rank(model)):
+        hint = "usual ranks are 4 to 64; without --lora-rank every weight is trained"
+        what = "above the rank of the smallest projection"
+        raise ConfigError("--lora-rank", what, got=rank, expected=f"at most {largest}", hint=hint)
+    if options.weights != "float32" and model.experts is not None:
+        hint = "leave --weights out"
+        raise ConfigError("--weights", "a mixture of experts is held in float32", got=options.weights, hint=hint)
+    return LoraConfig(rank, options.lora_alpha, seed=options.seed)
+
+
+def _largest_rank(model: TransformerConfig) -> int:
+    """The smallest side of a projection."""
+    inside = [model.hidden] if model.experts is None else [model.hidden, model.expert_hidden]
+    return min(model.d_model, model.n_heads * model.head_width, model.kv_heads * model.head_width, *inside)
+
+
+def less_memory(adapted: bool) -> str:
+    """What a run would take less memory with."""
+    less = "fewer --sequences, a shorter --seq-len, more --accumulate, --checkpoint-blocks"
+    return less if adapted else f"{less}, or an adapter (--lora-rank)"

@@ -9,30 +9,32 @@ from typing import Literal
 from ..base.errors import CheckpointError, ConfigError, DataError
 from ..checkpoint import open_source
 from ..checkpoint.source import ModelSource
-from ..models import TransformerConfig
 from ..text import ChatML
 from ..text.chat_sources import NAMED
 from ..text.jinja import JinjaTemplate
 from ..train import Encoding, TrainConfig
-from ..train.memory import SHARE, available_memory, memory_need
+from ..train.memory import SHARE, available_memory, tuning_need
+from .check import refuse_both
 from .runs import check_share
-from .tune_options import TuneOptions, lora_config, train_config
+from .tune_options import TuneOptions, less_memory, lora_config, train_config
 from .tuning import Layout, SpecialToken, TuneConfig
 
 
 class TuneStart:
     """Dataset, model, tokenizer and template of a new run; `making` turns conversations into examples.
 
-    Raises ConfigError, DataError or CheckpointError for what can be refused before the dataset is read.
+    answers: rows for each of --sequences. Raises ConfigError, DataError or CheckpointError for what can be refused
+    before the dataset is read.
     """
 
-    def __init__(self, options: TuneOptions, *, precision: Literal["float32", "bfloat16"]) -> None:
+    def __init__(self, options: TuneOptions, *, precision: Literal["float32", "bfloat16"], answers: int = 1) -> None:
         for name, value in (("--dataset", options.dataset), ("--init-from", options.init_from)):
             if value is None:
                 hint = "--dataset FILE --init-from MODEL, or --resume RUN"
                 raise ConfigError(name, "is needed", hint=hint)
         assert options.dataset is not None
         assert options.init_from is not None
+        refuse_both(options)
         check_share(options.held_out)
         if options.epochs < 1:
             raise ConfigError("--epochs", "must be at least 1", got=options.epochs)
@@ -45,9 +47,9 @@ class TuneStart:
         self.tokenizer = self.source.tokenizer
         how = {"precision": options.precision or precision, "checkpoint_blocks": options.checkpoint_blocks}
         self.model = replace(self.source.config, **how)
-        self.lora = lora_config(options)
+        self.lora = lora_config(options, self.model)
         train = train_config(options, self.model.max_seq_len, 1)
-        _check_memory(self.model, train, adapted=self.lora is not None)
+        self._check_memory(train, answers)
         window = train.seq_len + 1
         self.template = template(options.template, self.source)
         self.making = Encoding(self.template, self.tokenizer, longest=window, too_long=options.too_long)
@@ -85,26 +87,26 @@ class TuneStart:
             model=self.model,
             train=train_config(self.options, self.model.max_seq_len, steps),
             lora=self.lora,
+            weights=self.options.weights,
             packing=packing,
             beta=beta,
             smoothing=smoothing,
         )
 
-
-def _check_memory(model: TransformerConfig, train: TrainConfig, *, adapted: bool) -> None:
-    """Raises ConfigError for a run that this machine has no memory for: before the work, and in place of an end by the
-    system in the middle of it. An adapter's own memory is not counted, nor is the second answer of a pair."""
-    need, there = memory_need(model, train), available_memory()
-    peak = need.weights + need.tape if adapted else need.peak
-    if there is not None and peak > SHARE * there:
-        less = "fewer --sequences, a shorter --seq-len, more --accumulate, --checkpoint-blocks"
-        raise ConfigError(
-            "memory",
-            "the run would not fit",
-            got=f"{peak / 1e9:.1f} GB for {train.part_sequences} x {train.seq_len} tokens at a time",
-            expected=f"at most {SHARE * there / 1e9:.1f} GB, {SHARE:.0%} of what is free",
-            hint=less if adapted else f"{less}, or an adapter (--lora-rank)",
-        )
+    def _check_memory(self, train: TrainConfig, answers: int) -> None:
+        """Raises ConfigError for a run that this machine has no memory for: before the work, and in place of an end by
+        the system in the middle of it. An adapter's own memory is not counted."""
+        adapter = None if self.lora is None else 0
+        need = tuning_need(self.model, train, answers=answers, adapter=adapter, base=self.options.weights)
+        there = available_memory()
+        if there is not None and need.peak > SHARE * there:
+            raise ConfigError(
+                "memory",
+                "the run would not fit",
+                got=f"{need.peak / 1e9:.1f} GB for {answers * train.part_sequences} x {train.seq_len} tokens at a time",
+                expected=f"at most {SHARE * there / 1e9:.1f} GB, {SHARE:.0%} of what is free",
+                hint=less_memory(self.lora is not None),
+            )
 
 
 def template(wanted: str, source: ModelSource) -> JinjaTemplate:

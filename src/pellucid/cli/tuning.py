@@ -18,13 +18,14 @@ from ..base.config import from_dict, to_dict
 from ..base.errors import ConfigError, DataError
 from ..base.files import read_json, write_json
 from ..base.rng import Generator
-from ..checkpoint import latest_checkpoint, lock_folder, open_source
+from ..checkpoint import latest_checkpoint, lock_folder, open_source, untouched_base
 from ..checkpoint.open import BEGIN_IDS, CHAT_TEMPLATE, EOS_IDS, SPECIAL_TOKENS
-from ..data import Examples
+from ..data import Examples, Shuffled
 from ..models import TransformerConfig, TransformerLM
 from ..nn import LoraConfig, add_lora
 from ..text import Tokenizer, load_tokenizer
-from ..train import Event, Objective, TrainConfig, Trainer, TrainResult
+from ..train import Event, Objective, Stepped, TrainConfig, Trainer, TrainResult
+from .machine import use_machine
 from .output import Output, duration, note
 from .parse import parse, pick
 from .progress import Progress
@@ -34,6 +35,7 @@ from .tune_options import ResumeSource, ResumeTuning, TuneOptions
 
 EXAMPLES, REFERENCE = "examples.bin", "reference.bin"
 _HELD_OUT = int.from_bytes(b"held out", "big")
+_BLOCK = 1 << 16
 Options = TypeVar("Options", bound=TuneOptions)
 
 
@@ -56,7 +58,8 @@ class SpecialToken:
 @dataclass(frozen=True)
 class TuneConfig:
     """config.json: all that defines a run. layouts: conversations of the dataset in each layout; skipped, cut: how many
-    were left out, and cut. template: Jinja. beta, smoothing: of `dpo`."""
+    were left out, and cut. template: Jinja. weights: what those beside an adapter are held in. beta, smoothing: of
+    `dpo`."""
 
     format: Literal["pellucid sft", "pellucid dpo"]
     version: Literal[1]
@@ -74,6 +77,7 @@ class TuneConfig:
     train: TrainConfig
     lora: LoraConfig | None = None
     packing: bool = True
+    weights: Literal["float32", "bfloat16", "int8"] = "float32"
     beta: float | None = None
     smoothing: float | None = None
     begin_ids: tuple[int, ...] | None = None
@@ -86,6 +90,7 @@ class Tuning:
     folder: Path
     config: TuneConfig
     tokenizer: Tokenizer
+    device: str = "cpu"
 
     def examples(self) -> Examples:
         return Examples.open(self.folder / EXAMPLES)
@@ -104,8 +109,10 @@ class Tuning:
     def start(self) -> TransformerLM:
         """The model to train: that the run began with, or one for its checkpoint to fill."""
         if self.config.lora is None and latest_checkpoint(self.folder) is not None:
-            return TransformerLM(self.config.model, draw=False)
-        model = replace(open_source(self.config.init_from), config=self.config.model).build()
+            return TransformerLM(self.config.model, draw=False, device=self.device)
+        model = replace(open_source(self.config.init_from), config=self.config.model).build(device=self.device)
+        if self.config.weights != "float32":
+            model.hold_weights(self.config.weights)
         if self.config.lora is not None:
             add_lora(model, self.config.lora, base=self.config.init_from)
         return model
@@ -126,29 +133,42 @@ def run_tuning(
     with Stopper() as stopper:
         if not asked and pick(ResumeSource, arguments, command=command).resume is not None:
             options = parse(ResumeTuning, arguments, command=command, help=help)
-            found = open_tuning(options.resume, f"pellucid {command}")
+            use_machine(options)
+            found = replace(open_tuning(options.resume, f"pellucid {command}"), device=options.device)
             with lock_folder(found.folder):
                 return go_on(found, Output(options.json), stopper)
-        return begin(parse(cls, arguments, command=command, help=help), stopper)
+        options = parse(cls, arguments, command=command, help=help)
+        use_machine(options)
+        return begin(options, stopper)
 
 
-def held_out_numbers(count: int, share: float, seed: int) -> np.ndarray:
-    """Which of `count` are held out: a random share, at least one; none for 0. Raises DataError if none is left."""
-    if share == 0:
-        return np.zeros(count, np.bool_)
-    held = max(1, round(count * share))
+def divided(count: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers, uint32, of `count` examples to train on, and of those held out: a random share, at least one; none
+    for 0. Raises DataError if none is left to train on."""
+    held = max(1, round(count * share)) if share else 0
     if held >= count:
         raise DataError("examples", "too few to hold any out", got=count, hint="use more, or --held-out 0")
-    chosen = np.zeros(count, np.bool_)
-    chosen[Generator(seed).split(_HELD_OUT).permutation(count)[:held]] = True
-    return chosen
+    trained, order = np.ones(count, np.bool_), Shuffled(count, Generator(seed).split(_HELD_OUT))
+    for first in range(0, held, _BLOCK):
+        trained[order.at(np.arange(first, min(first + _BLOCK, held)))] = False
+    return _numbers(trained), _numbers(~trained)
 
 
-def save_tuning(folder: Path, config: TuneConfig, tokenizer: Tokenizer) -> Tuning:
+def _numbers(flags: np.ndarray) -> np.ndarray:
+    """Where flags are true; a block at a time, for numbers of eight bytes would be most of what a large file takes."""
+    found, at = np.empty(int(np.count_nonzero(flags)), np.uint32), 0
+    for first in range(0, len(flags), _BLOCK):
+        some = np.flatnonzero(flags[first : first + _BLOCK])
+        found[at : at + len(some)] = some + first
+        at += len(some)
+    return found
+
+
+def save_tuning(run: Tuning) -> Tuning:
     """Makes the folder a run: config.json is written last."""
-    tokenizer.save(folder / TOKENIZER)
-    write_json(folder / CONFIG, to_dict(config))
-    return Tuning(folder, config, tokenizer)
+    run.tokenizer.save(run.folder / TOKENIZER)
+    write_json(run.folder / CONFIG, to_dict(run.config))
+    return run
 
 
 def open_tuning(path: Path, kind: str) -> Tuning:
@@ -186,6 +206,8 @@ def train(
 
         def on_event(event: Event) -> None:
             progress(event)
+            if isinstance(event, Stepped) and run.config.format == "pellucid dpo":
+                model.device.trim()  # pairs differ in length: free blocks of every size that was met would add up
 
         trainer = Trainer(
             model,
@@ -223,7 +245,8 @@ def report(
     c, kind = run.config, run.config.format
     checkpoint = latest_checkpoint(run.folder)
     resume = f"{kind} --resume {run.folder}"
-    loss, unit = trainer.held_out_loss, " nats/token" if kind == "pellucid sft" else ""
+    loss, unit = trainer.held_out_loss, " nats/token" if kind == "pellucid sft" else " nats/pair"
+    base = None if c.lora is None else untouched_base(trainer.model)
     out.facts(
         {
             "steps": f"{result.steps:,} of {c.train.steps:,} ({duration(result.seconds)})",
@@ -232,6 +255,7 @@ def report(
             "cut": f"{c.cut:,}, at the end, to fit the window" if c.cut else None,
             "held-out loss": None if loss is None else f"{loss:.4f}{unit}",
             **facts,
+            "base": None if base is None else f"as it was, in {c.weights}: sha256 {base[:16]}",
             "run folder": run.folder,
             "checkpoint": checkpoint,
             "loss curve": run.folder / CURVE if (run.folder / CURVE).exists() else None,
@@ -250,6 +274,7 @@ def report(
             "layouts": {one.name: one.count for one in c.layouts},
             "skipped": c.skipped,
             "cut": c.cut,
+            **({} if base is None else {"base_sha256": base}),
             **facts,
         }
     )

@@ -5,7 +5,8 @@ from .examples import Examples, ExamplesInfo
 from .instructions import Dialogue, Preference, conversations, preferences
 from .packing import PackedRows, pack
 from .questions import Question, read_questions
-from .repeats import asked, overlap, repeated, run_length
+from .repeats import Copies, asked, copies, overlap, repeated, run_length
+from .shuffle import Shuffled
 from .sources import TEXT_SUFFIXES, Continued, Documents, documents, holds_several
 from .token_file import TokenFile
 from .token_writer import Encoded, TokenFileInfo
@@ -13,6 +14,7 @@ from .token_writer import Encoded, TokenFileInfo
 __all__ = [
     "TEXT_SUFFIXES",
     "Continued",
+    "Copies",
     "Dialogue",
     "Documents",
     "Encoded",
@@ -21,11 +23,13 @@ __all__ = [
     "PackedRows",
     "Preference",
     "Question",
+    "Shuffled",
     "TokenBatch",
     "TokenFile",
     "TokenFileInfo",
     "asked",
     "conversations",
+    "copies",
     "documents",
     "holds_several",
     "overlap",

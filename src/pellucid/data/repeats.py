@@ -7,10 +7,13 @@ a text is looked through a block at a time, however long it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
+
+from .examples import Examples
 
 RUN_BYTES = 50
 _SHORTEST = 8  # tokens of a run
@@ -33,9 +36,7 @@ def repeated(text: np.ndarray, length: int) -> float:
     a paragraph that was moved by a token is found as well   (Manber 1994, "Finding similar files").
     """
     every = np.uint64(max(1, -(-len(text) // _KEPT)))
-    kept = [hashes[(hashes >> np.uint64(32)) % every == 0] for hashes in _blocks(text, length)]
-    count = sum(map(len, kept))
-    return 1 - len(np.unique(np.concatenate(kept))) / count if count else 0.0
+    return _share_again([hashes[(hashes >> np.uint64(32)) % every == 0] for hashes in _blocks(text, length)])
 
 
 def overlap(training: np.ndarray, text: np.ndarray, length: int) -> float | None:
@@ -44,9 +45,7 @@ def overlap(training: np.ndarray, text: np.ndarray, length: int) -> float | None
     hashes = run_hashes(text, length)
     if not len(hashes):
         return None
-    if len(hashes) > _SAMPLES:
-        hashes = hashes[np.linspace(0, len(hashes) - 1, _SAMPLES).astype(np.int64)]
-    return float(seen(training, hashes, length).mean())
+    return float(seen(_blocks(training, length), _sample(hashes)).mean())
 
 
 def asked(training: np.ndarray, questions: Sequence[np.ndarray], length: int) -> float | None:
@@ -55,22 +54,76 @@ def asked(training: np.ndarray, questions: Sequence[np.ndarray], length: int) ->
     hashes = [h for ids in questions if len(h := run_hashes(ids, length))]
     if not hashes:
         return None
-    found = seen(training, np.concatenate(hashes), length)
+    found = seen(_blocks(training, length), np.concatenate(hashes))
     begins = np.cumsum([0, *map(len, hashes[:-1])])
     return float(np.logical_or.reduceat(found, begins).mean())
 
 
-def seen(training: np.ndarray, hashes: np.ndarray, length: int) -> np.ndarray:
-    """Of each hash of a run, whether `training` holds it."""
+def seen(training: Iterable[np.ndarray], hashes: np.ndarray) -> np.ndarray:
+    """Of each hash of a run, whether the blocks of hashes of a training text hold it."""
     # Nearly every run of the training text is none of these, which a table of a few bits of each tells at once.
     table = np.zeros(1 << _BITS, np.bool_)
     table[_few(hashes)] = True
-    found = np.zeros(len(hashes), np.bool_)
-    for block in _blocks(training, length):
+    wanted, which = np.unique(hashes, return_inverse=True)
+    found = np.zeros(len(wanted), np.bool_)
+    for block in training:
         candidates = block[table[_few(block)]]
-        if len(candidates):
-            found |= np.isin(hashes, candidates)
-    return found
+        at = np.minimum(np.searchsorted(wanted, candidates), len(wanted) - 1)
+        found[at[wanted[at] == candidates]] = True
+    return found[which]
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Shares, 0 to 1. again: of the examples, those that are copies of earlier ones. held_out: of the examples held
+    out, those that are copies of trained ones. answers: of the runs of tokens that count in them, those that occur in
+    what counts of the trained ones. None where nothing is held out, or no answer is as long as a run."""
+
+    again: float
+    held_out: float | None
+    answers: float | None
+
+
+def copies(training: Examples, held_out: Examples | None, length: int) -> Copies:
+    """How much of examples repeats itself, whole examples and runs of `length` tokens of their answers: words of a
+    template, which all of them share, say nothing. Of many examples a sample is looked at, as in `repeated`."""
+    every = np.uint64(max(1, -(-len(training) // _KEPT)))
+    again = _share_again([h[(h >> np.uint64(32)) % every == 0] for h in _whole(training)])
+    if held_out is None:
+        return Copies(again, None, None)
+    wanted = _sample(np.concatenate(list(_whole(held_out))))
+    copied = float(seen(_whole(training), wanted).mean())
+    runs = _sample(np.concatenate(list(_answers(held_out, length))))
+    return Copies(again, copied, float(seen(_answers(training, length), runs).mean()) if len(runs) else None)
+
+
+def _whole(examples: Examples) -> Iterator[np.ndarray]:
+    """A hash of every example, a block of them at a time."""
+    for ids, _, lengths in examples.blocks():
+        at = np.cumsum(lengths) - lengths
+        place = np.arange(len(ids)) - np.repeat(at, lengths)
+        powers = np.full(int(lengths.max()), _FACTOR)
+        powers[0] = 1
+        with np.errstate(over="ignore"):
+            powers = np.multiply.accumulate(powers)
+            hashes = np.add.reduceat((ids.astype(np.uint64) + np.uint64(1)) * powers[place], at)
+            # The highest bits have to depend on every id.
+            yield (hashes ^ hashes >> np.uint64(32)) * _FACTOR
+
+
+def _answers(examples: Examples, length: int) -> Iterator[np.ndarray]:
+    """The hashes of all runs of what counts, a block of examples at a time."""
+    for ids, counts, _ in examples.blocks():
+        yield run_hashes(ids[counts], length)
+
+
+def _sample(hashes: np.ndarray) -> np.ndarray:
+    return hashes if len(hashes) <= _SAMPLES else hashes[np.linspace(0, len(hashes) - 1, _SAMPLES).astype(np.int64)]
+
+
+def _share_again(kept: list[np.ndarray]) -> float:
+    count = sum(map(len, kept))
+    return 1 - len(np.unique(np.concatenate(kept))) / count if count else 0.0
 
 
 def run_hashes(ids: np.ndarray, length: int) -> np.ndarray:

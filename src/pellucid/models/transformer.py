@@ -41,7 +41,7 @@ from ..nn import (
 )
 from ..nn.held import held_dtype, hold, refuse
 from ..ops import activation_checkpoint, concatenate, linear, lm_head_loss, tensor
-from ..tape import Tensor
+from ..tape import Parameter, Tensor
 from ..tape.state import state
 from .config import TransformerConfig
 from .rope import rotary_tables
@@ -350,6 +350,19 @@ class TransformerLM(Module):
         self.eval()
         return sum(p.nbytes for p in (*rest, *(layer.weight for layer in layers)))
 
+    def restore_weights(self) -> None:
+        """Float32 parameters again in place of held matrices: the numbers these stand for, so what was rounded stays
+        so. Everything is trained again, an adapter beside it too, and the model is in `train`. Nothing where none is
+        held."""
+        held = [m for m in _modules(self) if isinstance(m, Linear | Embedding) and isinstance(m.weight, HeldMatrix)]
+        if not held:
+            return
+        for layer in held:
+            assert isinstance(layer.weight, HeldMatrix)
+            layer.weight = Parameter(layer.weight.restored())
+        self.unfreeze()
+        self.train()
+
     def log_probs(
         self, ids: Ids, targets: Ids, counted: Any, *, starts: Any = None, positions: Any = None
     ) -> list[Tensor]:
@@ -359,7 +372,7 @@ class TransformerLM(Module):
         """
         head = self.head_weight
         if isinstance(head, HeldMatrix):
-            if state.recording:
+            if state.recording and next(self.named_trained(), None) is None:
                 refuse("log_probs", head.dtype)
             head = head.restored()
         inputs, expected = self._ids(ids, 0), self._ids(targets, 0, "targets")

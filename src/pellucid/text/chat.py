@@ -169,7 +169,7 @@ class Hidden:
 
 def stand_ins(used: Iterable[str], count: int) -> list[str]:
     """`count` characters that occur in none of the texts. Raises DataError where there are too few."""
-    taken = {c for text in used for c in text if ord(c) in _STAND_INS}
+    taken = {c for text in used for c in set(text) if ord(c) in _STAND_INS}
     free = list(islice((chr(code) for code in _STAND_INS if chr(code) not in taken), count))
     if len(free) < count:
         raise DataError(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
 @dataclass(frozen=True)
 class Stepped:
     """A step is done. step counts from 1; seconds: of this step; tokens_per_second: median of the last steps;
-    share_of_peak: achieved over measured FLOP/s, None where no peak was measured; seconds_left: estimate."""
+    share_of_peak: achieved over measured FLOP/s, None where no peak was measured; seconds_left: estimate. measures:
+    what the objective tells beside its loss, by name."""
 
     step: int
     steps: int
@@ -21,12 +23,13 @@ class Stepped:
     tokens_per_second: float
     share_of_peak: float | None
     seconds_left: float
+    measures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Evaluated:
     """Held-out loss after `step` steps, nats/token; whole: over all of the held-out text. average_loss: that of the
-    running mean of the weights, None without one."""
+    running mean of the weights, None without one. measures: as of a step."""
 
     step: int
     loss: float
@@ -34,6 +37,7 @@ class Evaluated:
     n_targets: int
     whole: bool
     average_loss: float | None = None
+    measures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ the last layer begins; at the end, when all gradients are there and the tape is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..base.dtypes import dtype
 from ..models import TransformerConfig
 from .config import TrainConfig
 
@@ -35,19 +36,39 @@ class MemoryNeed:
 
 def memory_need(model: TransformerConfig, train: TrainConfig) -> MemoryNeed:
     """What training takes. Muon's state is counted as AdamW's, and frozen weights as if they were trained."""
-    total = model.parameter_counts().total
-    weights, n = 4 * total, train.part_sequences * train.seq_len
-    state = _STATES[train.optimizer] * weights if train.optimizer != "sgd" or train.momentum else 0
-    average = 0 if train.ema is None else weights
+    weights = 4 * model.parameter_counts().total
+    return _need(model, train, held=0, trained=weights, head=4 * model.vocab_size * model.d_model)
+
+
+def tuning_need(
+    model: TransformerConfig, train: TrainConfig, *, answers: int = 1, adapter: int | None = None, base: str = "float32"
+) -> MemoryNeed:
+    """What fine-tuning takes. answers: rows for each of `sequences`. adapter: bytes of the adapter that is trained in
+    place of the weights (None: the weights are), which are frozen then, have neither gradients nor moments, and are
+    held in `base`."""
+    train = replace(train, sequences=answers * train.sequences)
+    if adapter is None:
+        return memory_need(model, train)
+    held, head = dtype(base).itemsize * model.parameter_counts().total, 0
+    if base != "float32":  # products with held weights take and give float32, and the loss takes the head in it
+        model, head = replace(model, precision="float32"), 4 * model.vocab_size * model.d_model
+    return _need(model, train, held=held, trained=adapter, head=head)
+
+
+def _need(model: TransformerConfig, train: TrainConfig, *, held: int, trained: int, head: int) -> MemoryNeed:
+    """held, trained: bytes of weights that stay and of those that don't. head: of the gradient of the vocabulary."""
+    n = train.part_sequences * train.seq_len
+    state = _STATES[train.optimizer] * trained if train.optimizer != "sgd" or train.momentum else 0
+    average = 0 if train.ema is None else trained
     tape = tape_bytes(model, train.part_sequences, train.seq_len)
     logits = 4 * min(n * model.vocab_size, max(_CHUNK, 64 * model.vocab_size))
-    head = 4 * model.vocab_size * model.d_model
     # gradients on their way through a feed-forward layer
     block = 4 * n * (model.d_model + (2 if model.is_gated else 1) * model.hidden)
     if model.checkpoint_blocks:  # a layer runs again, keeps what it else would have kept, and gradients are there
-        block += _block_tape(model, n) + weights
-    earlier = weights if train.micro_batches > 1 else 0  # gradients of the parts before
-    moments = (tape + logits + head + _SCRATCH + earlier, tape + block + earlier, weights + block)
+        block += _block_tape(model, n) + trained
+    earlier = trained if train.micro_batches > 1 else 0  # gradients of the parts before
+    moments = (tape + logits + head + _SCRATCH + earlier, tape + block + earlier, trained + block)
+    weights = held + trained
     return MemoryNeed(weights, state, average, tape, weights + state + average + max(moments))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from ..base.errors import DataError
 from ..base.files import reading, replacing
 from ..base.rng import Generator
-from ..data import Examples, TokenBatch
+from ..data import Examples, Shuffled, TokenBatch
 from ..models import TransformerLM
 from ..ops import concatenate, preference_loss, tensor
 from ..tape import Tensor, no_grad
@@ -85,7 +85,8 @@ class Pairs:
         chosen = []
         for number in range(step * self.sequences, (step + 1) * self.sequences):
             epoch, place = divmod(number, len(self))
-            chosen.append(int(Generator(self.seed).split(_ORDER, epoch).permutation(len(self))[place]))
+            order = Shuffled(len(self), Generator(self.seed).split(_ORDER, epoch))
+            chosen.append(int(order.at(np.array([place]))[0]))
         return self._batch(chosen)
 
     def batches(self, most: int | None, /) -> Iterator[PairBatch]:

@@ -9,33 +9,30 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from math import isfinite, log
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-import numpy as np
-
-from ..base.errors import PellucidError
-from ..data import TokenBatch, TokenFile, overlap, repeated
 from ..models import TransformerLM
 from ..optim import AdamW
-from ..text import CharTokenizer, NormalizedTokenizer, PipelineTokenizer, Tokenizer
+from .batches import Batch, Objective
 from .config import TrainConfig
-from .doubts import OVERLAP
-from .memory import SHARE, available_memory, memory_need
-from .step import accumulate, train_step
-from .trainer import Trainer
+from .memory import SHARE, MemoryNeed, available_memory
+from .step import NEXT_TOKEN, accumulate, evaluate, train_step
+from .update import make_optimizer
 
 Level = Literal["ok", "warning", "error"]
 
-_UNKNOWN = 0.01  # share of unknown tokens from which on the tokenizer looks wrong
-_UNUSED = 0.5  # share of the vocabulary that doesn't occur
-_REPEATED = 0.3  # share of the training text that stood in it before
-_NEAR = 0.5  # nats/token between the first loss and that of a guess
+_NEAR = 0.5  # between the first loss and that of a guess
+_SLACK = 0.05  # above a guess is no better than a guess: of rounding and dropout
 _STEPS, _PATIENCE = 3, 60.0  # real steps, and s after which fewer do
-_BATCH, _TRIES, _LEARNED = (2, 64), 60, 0.5  # sequences and tokens over-fitted; steps; share of the loss that is left
+# Steps on one batch; share of the loss that is left; the first rate, of weights that are random and of others, which
+# then triples so often.
+_TRIES, _LEARNED = 60, 0.5
+_RATE, _RATE_LATER, _TRIPLES = 1e-3, 2e-4, 3
+_BARELY = 0.9  # share of the loss from which on nothing was learned at all
 
 
 @dataclass(frozen=True)
@@ -51,89 +48,50 @@ class Finding:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is about to be trained. build: the model at its beginning, a new one each time; fresh: whether its weights
-    are random; folder: where checkpoints go."""
+    """What is about to be trained.
+
+    build: the model at its beginning, a new one each time. data: findings about the data, given the model. first: the
+    batch of the first step; small: one to learn by heart; both are made with such a model before it is trained.
+    evaluations: batches of an evaluation in the course of the run, and of the one at its end; before: of what is
+    computed ahead of the first step. need: the predicted memory, given the model. guess: the loss of who knows nothing,
+    in `unit`. fresh: whether the weights are random. less: what would take less memory. folder: where checkpoints go.
+    """
 
     build: Callable[[], TransformerLM]
     train: TrainConfig
-    tokens: TokenFile
-    held_out: TokenFile | None
-    tokenizer: Tokenizer
+    data: Callable[[TransformerLM], list[Finding]]
+    first: Callable[[TransformerLM], Batch]
+    small: Callable[[TransformerLM], Batch]
+    need: Callable[[TransformerLM], MemoryNeed]
     folder: Path
+    guess: float
+    unit: str = "nats/token"
+    evaluations: tuple[float, float] = (0.0, 0.0)
+    before: float = 0.0
+    objective: Objective = NEXT_TOKEN
     fresh: bool = True
+    less: str = "fewer sequences at a time (--sequences, --tokens-per-step), --checkpoint-blocks, or a smaller model"
 
 
 def inspect(plan: Plan) -> Iterator[Finding]:
     """The findings, one after the other as they come. What needs the model is left out where it can't be had: ids
     outside the vocabulary, too little memory, a loss that is no number."""
     model = plan.build()
-    first = [check_vocabulary(plan, model), check_repetition(plan)]
-    memory = check_memory(plan, model)
-    yield from [*first, memory, check_disk(plan, model)]
-    if "error" in (first[0].level, memory.level):
-        return
-    found = list(check_steps(plan, model))
+    found = [*plan.data(model), check_memory(plan, model)]
     yield from found
+    yield check_disk(plan, model)
+    if any(f.level == "error" for f in found):
+        return
+    wrong = False
+    for finding in check_steps(plan, model):
+        wrong = wrong or (finding.name == "first loss" and finding.level == "error")
+        yield finding
+    if wrong:
+        return
+    device = model.device
     del model
-    if found[0].level != "error":
-        yield check_learning(plan)
-
-
-# --- the data ---------------------------------------------------------------------------------------------------------
-
-
-def check_vocabulary(plan: Plan, model: TransformerLM) -> Finding:
-    """Ids in range; how many are unknown; how much of the vocabulary occurs."""
-    name, size, unknown = "vocabulary", model.config.vocab_size, unknown_id(plan.tokenizer)
-    try:
-        for part in (plan.tokens, plan.held_out):
-            if part is not None:
-                part.check_vocabulary(size)
-    except PellucidError as error:
-        return Finding(name, "error", str(error), {}, error.hint)
-    counts = np.zeros(size, np.int64)
-    for begin in range(0, len(plan.tokens), 1 << 20):
-        counts += np.bincount(plan.tokens.ids[begin : begin + (1 << 20)], minlength=size)
-    share = 0.0 if unknown is None else float(counts[unknown] / counts.sum())
-    used = int(np.count_nonzero(counts))
-    facts = {"ids": size, "used": used, "unknown_share": share}
-    value = f"{used:,} of {size:,} ids occur" + (f", {share:.2%} of the text unknown" if unknown is not None else "")
-    if share > _UNKNOWN:
-        return Finding(name, "warning", value, facts, "use a tokenizer of this text, or one with bytes to fall back on")
-    if plan.fresh and used < size * (1 - _UNUSED):
-        return Finding(name, "warning", value, facts, "train a smaller vocabulary, or use more text")
-    return Finding(name, "ok", value, facts)
-
-
-def unknown_id(tokenizer: Tokenizer) -> int | None:
-    """The id of whatever the vocabulary can't express, where it has one."""
-    if isinstance(tokenizer, NormalizedTokenizer):
-        return unknown_id(tokenizer.inner)
-    if isinstance(tokenizer, CharTokenizer):
-        return tokenizer.unknown
-    if isinstance(tokenizer, PipelineTokenizer):
-        found = getattr(tokenizer.parts.model, "unknown", None)
-        return found if isinstance(found, int) else None
-    return None
-
-
-def check_repetition(plan: Plan) -> Finding:
-    """How much of the training text repeats itself, and how much of the held-out text stands in it."""
-    # About a sentence: characters and bytes are a fifth of a token of a trained vocabulary.
-    length = 64 if plan.tokenizer.vocab_size <= 1024 else 16
-    again = repeated(plan.tokens.ids, length)
-    facts: dict[str, Any] = {"repeated_share": again, "run": length}
-    value = f"{again:.1%} of the training text stood in it before"
-    shared = None if plan.held_out is None else overlap(plan.tokens.ids, plan.held_out.ids, length)
-    if shared is not None:
-        value += f"; {shared:.1%} of the held-out text stands in it"
-        facts["overlap"] = shared
-        if shared >= OVERLAP:
-            cure = "the held-out loss will look too good: remove duplicates from the corpus, or hold out other text"
-            return Finding("repetition", "warning", value, facts, cure)
-    if again > _REPEATED:
-        return Finding("repetition", "warning", value, facts, "remove duplicates, or train for fewer steps")
-    return Finding("repetition", "ok", value, facts)
+    device.trim()
+    yield check_learning(plan)
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
@@ -141,20 +99,20 @@ def check_repetition(plan: Plan) -> Finding:
 
 def check_memory(plan: Plan, model: TransformerLM) -> Finding:
     """The predicted peak against what is available."""
-    need, there = memory_need(model.config, plan.train).peak, available_memory()
+    need, there = plan.need(model).peak, available_memory()
     facts = {"predicted_bytes": need, "available_bytes": there}
     value = f"{_size(need)} at most" + (f" of {_size(there)} available" if there is not None else "")
     if there is not None and need > SHARE * there:
-        cure = "fewer sequences at a time (--sequences, --tokens-per-step), --checkpoint-blocks, or a smaller model"
-        return Finding("memory", "error", value, facts, cure)
+        return Finding("memory", "error", value, facts, plan.less)
     return Finding("memory", "ok", value, facts)
 
 
 def check_disk(plan: Plan, model: TransformerLM) -> Finding:
     """The checkpoints that are there at a time, the one being written included, against the free space."""
-    need = memory_need(model.config, plan.train)
+    kept = sum(p.nbytes for _, p in (model.named_parameters() if model.adapters is None else model.named_trained()))
+    need = plan.need(model)
     count = plan.train.keep + plan.train.keep_best + 1
-    wanted, home = count * (need.weights + need.state + need.average), plan.folder.resolve()
+    wanted, home = count * (kept + need.state + need.average), plan.folder.resolve()
     while not home.is_dir():
         home = home.parent
     free = shutil.disk_usage(home).free
@@ -169,36 +127,56 @@ def check_disk(plan: Plan, model: TransformerLM) -> Finding:
 
 
 def check_steps(plan: Plan, model: TransformerLM) -> Iterator[Finding]:
-    """The first loss, gradients, and the time of a few real steps."""
-    steps = replace(plan.train, patience=None, eval_every=None)
-    trainer = Trainer(model, plan.tokens, steps)
-    batch, optimizer = trainer.source.batch(0), trainer.optimizer
+    """The first loss, gradients, and the time of a few real steps; of steps in parts, of a part of each."""
+    c, batch, objective = plan.train, plan.first(model), plan.objective
+    optimizer = make_optimizer(model, c)
+    parts = [p for p in (batch.split(c.micro_batches) if c.micro_batches > 1 else [batch]) if p.n_targets]
     model.train()
-    loss = accumulate(model, batch, micro_batches=steps.micro_batches)
-    yield _first_loss(loss, model.config.vocab_size, fresh=plan.fresh)
-    yield _gradients(model)
-    if not isfinite(loss):
-        return
-    times: list[float] = []
     begun = time.perf_counter()
+    loss = accumulate(model, parts[0], objective=objective)
+    if model.config.dropout:  # which is noise to a comparison
+        loss = evaluate(model, parts[0], objective=objective).loss
+    yield _first_loss(plan, loss)
+    if not isfinite(loss):
+        yield _gradients(model)
+        return
+    how: dict[str, Any] = {"max_norm": c.max_norm, "objective": objective}
+    if model.adapters is not None:  # B is zero at the start, and A has no gradient until it is not
+        optimizer.learning_rate = c.learning_rate
+        train_step(model, optimizer, parts[0], **how)
+        accumulate(model, parts[0], objective=objective)
+    found = _gradients(model)
+    for part in parts[1:]:
+        if not found.facts["without"] or time.perf_counter() - begun > _PATIENCE:
+            break
+        accumulate(model, part, objective=objective)
+        found = _gradients(model)
+    yield found
+    optimizer.zero_grad()
+    times, more, begun = [], [], time.perf_counter()
+    optimizer.learning_rate = c.schedule().rate(0)
     while len(times) < _STEPS and (not times or time.perf_counter() - begun < _PATIENCE):
-        before = time.perf_counter()
-        optimizer.learning_rate = steps.schedule().rate(0)
-        train_step(model, optimizer, batch, max_norm=steps.max_norm, micro_batches=steps.micro_batches)
+        part, before = parts[len(times) % len(parts)], time.perf_counter()
+        train_step(model, optimizer, part, **how)
         times.append(time.perf_counter() - before)
-    yield _time(plan, median(times), batch.n_targets)
+        if len(parts) > 1:
+            before = time.perf_counter()
+            accumulate(model, part, objective=objective)
+            more.append(time.perf_counter() - before)
+            optimizer.zero_grad()
+    yield _time(plan, median(times) + (len(parts) - 1) * (median(more) if more else 0.0), batch.n_targets)
 
 
-def _first_loss(loss: float, vocab_size: int, *, fresh: bool) -> Finding:
-    guess = log(vocab_size)
-    value, facts = f"{loss:.3f} nats/token, a guess has {guess:.3f}", {"loss": loss, "guess": guess}
+def _first_loss(plan: Plan, loss: float) -> Finding:
+    guess = plan.guess
+    value, facts = f"{loss:.3f} {plan.unit}, a guess has {guess:.3f}", {"loss": loss, "guess": guess}
     if not isfinite(loss):
         cure = "the weights are damaged, or too large for the precision"
         return Finding("first loss", "error", value, facts, cure)
-    if fresh and abs(loss - guess) > _NEAR:
+    if plan.fresh and abs(loss - guess) > _NEAR:
         cure = "the initial weights are too large or too small: leave init_std alone, or scale it with the width"
         return Finding("first loss", "warning", value, facts, cure)
-    if not fresh and loss > guess:
+    if not plan.fresh and loss > guess + _SLACK:
         cure = "the weights do worse than a guess: they belong to another tokenizer or another kind of text"
         return Finding("first loss", "warning", value, facts, cure)
     return Finding("first loss", "ok", value, facts)
@@ -206,9 +184,7 @@ def _first_loss(loss: float, vocab_size: int, *, fresh: bool) -> Finding:
 
 def _gradients(model: TransformerLM) -> Finding:
     without, wild, count = [], [], 0
-    for name, p in model.named_parameters():
-        if not p.requires_grad:
-            continue
+    for name, p in model.named_trained():
         count += 1
         kernels = p.device.kernels
         norm = 0.0 if p.grad is None else float(p.device.download(kernels.global_norm([p.grad.array])))
@@ -230,13 +206,10 @@ def _gradients(model: TransformerLM) -> Finding:
 
 
 def _time(plan: Plan, seconds: float, targets: int) -> Finding:
-    c, held = plan.train, plan.held_out
-    total = c.steps * seconds
-    if held is not None:
-        part = len(held) if c.eval_batches is None else min(len(held), c.eval_batches * c.sequences * c.seq_len)
-        evaluations = 0 if c.eval_every is None else c.steps // c.eval_every
-        # A forward pass is a third of a step.
-        total += (evaluations * part + len(held)) * seconds / targets / 3
+    c, (during, end) = plan.train, plan.evaluations
+    times = 0 if c.eval_every is None else c.steps // c.eval_every
+    # A forward pass is a third of a step.
+    total = (c.steps + (plan.before + times * during + end) / 3) * seconds
     facts = {"seconds_per_step": seconds, "seconds": total, "tokens_per_second": targets / seconds}
     value = f"about {_duration(total)}: {seconds:.2f} s a step, {targets / seconds:,.0f} tokens/s"
     return Finding("time", "ok", value, facts)
@@ -245,21 +218,24 @@ def _time(plan: Plan, seconds: float, targets: int) -> Finding:
 def check_learning(plan: Plan) -> Finding:
     """Whether a small batch can be learned by heart, by a model that starts as the run's and is not it."""
     model = plan.build()
-    rows, width = _BATCH
-    windows = plan.tokens.batch(0, rows, min(width, plan.train.seq_len) + 1)
-    batch = TokenBatch(windows.ids)
+    batch = plan.small(model)
     model.eval()  # dropout off
-    optimizer = AdamW(model.named_parameters(), learning_rate=1e-3, weight_decay=0.0)
-    first = last = train_step(model, optimizer, batch, max_norm=1.0).loss
+    rate = _RATE if plan.fresh or model.adapters is not None else _RATE_LATER
+    optimizer = AdamW(model.named_trained(), learning_rate=rate, weight_decay=0.0)
+    first = last = train_step(model, optimizer, batch, max_norm=1.0, objective=plan.objective).loss
     steps = 1
     while steps < _TRIES and last > _LEARNED * first:
-        last = train_step(model, optimizer, batch, max_norm=1.0).loss
+        if not plan.fresh and steps % max(_TRIES // (_TRIPLES + 1), 1) == 0:
+            optimizer.learning_rate *= 3  # what is trained already may learn slowly, and blow up at the rate of others
+        last = train_step(model, optimizer, batch, max_norm=1.0, objective=plan.objective).loss
         steps += 1
-    value = f"one small batch from {first:.3f} to {last:.3f} nats/token in {steps} steps"
+    value = f"one small batch from {first:.3f} to {last:.3f} {plan.unit} in {steps} steps"
     facts = {"first_loss": first, "last_loss": last, "steps": steps}
     if last > _LEARNED * first:
         cure = "the model doesn't learn what it sees again and again: check its configuration and its weights"
-        return Finding("learning", "error", value, facts, cure)
+        # Few weights beside ones that stay can be too few to learn a batch by heart, and enough for the run.
+        slow = not plan.fresh and last < _BARELY * first
+        return Finding("learning", "warning" if slow else "error", value, facts, cure)
     return Finding("learning", "ok", value, facts)
 
 

@@ -97,7 +97,7 @@ class Trainer:
         self.held_out_loss: float | None = None
         self._sample = sample
         self._on_event = on_event or (lambda event: None)
-        self._held_out_record: dict[str, float] = {}
+        self._measures: dict[str, float] = {}  # of the last evaluation
         self._stop = self._replanned = False
         self._saved_at = -1
 
@@ -230,9 +230,8 @@ class Trainer:
                 speed = result.n_targets / median(recent)
                 share = None if self.peak is None else speed * flops / self.peak
                 left = (c.steps - self.step) * median(recent)
-                self._on_event(
-                    Stepped(self.step, c.steps, loss, result.norm, rate, result.n_targets, seconds, speed, share, left)
-                )
+                numbers, measures = (loss, result.norm, rate, result.n_targets, seconds), self.objective.record()
+                self._on_event(Stepped(self.step, c.steps, *numbers, speed, share, left, measures))
                 if metrics is not None:
                     metrics.write(
                         {
@@ -244,7 +243,7 @@ class Trainer:
                             "seconds": seconds,
                         }
                         | routing_record(result.routing)
-                        | self.objective.record()
+                        | measures
                     )
                 self._between_steps(metrics)
             self._finish(metrics)
@@ -324,12 +323,12 @@ class Trainer:
         self.held_out_loss = found.loss
         average = None if mean is None else mean.loss
         whole = batches is None
-        self._on_event(Evaluated(self.step, found.loss, found.perplexity, found.n_targets, whole, average))
+        numbers, measures = (found.loss, found.perplexity, found.n_targets), self._measures
+        self._on_event(Evaluated(self.step, *numbers, whole, average, measures))
         if metrics is not None:
             record = {"step": self.step, "held_out_loss": found.loss, "n_targets": found.n_targets}
-            metrics.write(
-                record | self._held_out_record | ({} if average is None else {"average_held_out_loss": average})
-            )
+            told = {f"held_out_{name}": value for name, value in measures.items()}
+            metrics.write(record | told | ({} if average is None else {"average_held_out_loss": average}))
         return self._judged(found, mean)
 
     def _judged(self, found: Evaluation, mean: Evaluation | None) -> float:
@@ -340,7 +339,7 @@ class Trainer:
         """The held-out loss of the weights, and of their running mean where there is one."""
         self.objective.record()  # what a step left
         found = self._held_out_loss(batches)
-        self._held_out_record = {f"held_out_{name}": value for name, value in self.objective.record().items()}
+        self._measures = self.objective.record()
         if self.average is None:
             return found, None
         with self.average.in_place():
