@@ -12,6 +12,7 @@ from .charsmap import CharsMap
 from .chat import ChatIds, ChatML, ChatTemplate, Llama2, Llama3
 from .extend import with_special
 from .gguf import read_gguf_tokenizer
+from .graphemes import ClusterMap
 from .load import load_tokenizer
 from .normalize import (
     CollapseSpaces,
@@ -49,6 +50,7 @@ __all__ = [
     "ChatIds",
     "ChatML",
     "ChatTemplate",
+    "ClusterMap",
     "CollapseSpaces",
     "IdBatch",
     "Llama2",
