@@ -120,6 +120,44 @@ def test_white_space(words: str, vocabulary: list[str], tmp_path: Path) -> None:
     compare(content, tmp_path, [*marked, *TEXTS])
 
 
+PAIR = {"cls": ["<s>", 273], "sep": ["<s>", 273]}
+PROCESSORS: dict[str, list[dict[str, Any]]] = {
+    "bytes": [BYTES | {"trim_offsets": True}],
+    "space before": [BYTES | {"trim_offsets": True, "add_prefix_space": True}],
+    "twice": [BYTES | {"trim_offsets": True}, {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}],
+    "roberta": [{"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": True, **PAIR}],
+    "roberta, bare": [{"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False, **PAIR}],
+    "untrimmed": [{"type": "RobertaProcessing", "trim_offsets": False, "add_prefix_space": True, **PAIR}],
+}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("space", [False, True], ids=["as it is", "space first"])
+def test_trimmed(name: str, space: bool, tmp_path: Path) -> None:
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    merged = ["ĠĠ", "ĠĠĠĠ", "Ġt", "th", "aĠ", "Ġth", "ĊĠ", "aĠĠ", "Ġa", "ĠaĠ"]
+    vocabulary = [*letters, *merged, "q1", "q2", "q3", "q4", "q5", "q6", "q7"]
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    content = {
+        "added_tokens": [
+            {"id": 273, "content": "<s>", **plain},
+            {"id": 274, "content": " <x> ", **plain, "special": False},
+            {"id": 275, "content": "\u3000\n", **plain, "special": False},
+        ],
+        "pre_tokenizer": BYTES | {"add_prefix_space": space, "use_regex": False},
+        "post_processor": {"type": "Sequence", "processors": PROCESSORS[name]},
+        "model": {
+            "type": "BPE",
+            "vocab": {token: number for number, token in enumerate(vocabulary)},
+            "merges": ["Ġ Ġ", "ĠĠ ĠĠ", "Ġ t", "t h", "a Ġ", "Ġt h", "Ċ Ġ", "a ĠĠ", "Ġ a", "Ġ aĠ"],
+        },
+    }
+    texts = ["  a ", " a a  a   a", "a  th <x>  t", "<s> a<s>  a \u3000\n a", "     th\n a", " ", "   ", *TEXTS[:200]]
+    compare(content, tmp_path, texts)
+    load_tokenizer(tmp_path / "tokenizer.json").save(tmp_path / "again.json")
+    compare(json.loads((tmp_path / "again.json").read_text(encoding="utf-8")), tmp_path, texts[:20])
+
+
 @pytest.mark.parametrize("normalizer", [None, {"type": "NFKC"}, {"type": "NFD"}], ids=["none", "NFKC", "NFD"])
 def test_unigram(normalizer: dict[str, Any] | None, vocabulary: list[str], tmp_path: Path) -> None:
     pieces = [[piece, -float(i)] for i, piece in enumerate([*vocabulary, "th", "▁the", "ing"])]

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
+from itertools import chain
+
 import numpy as np
+
+from pellucid.text.batch import IdBatch
 
 SCALARS = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 _PIECES = [
@@ -62,3 +68,23 @@ def scalar_texts(step: int = 1) -> list[str]:
     codes = SCALARS[::step]
     lines = [f"{c}\na{c}b\n {c}{c} 1{c}'{c}S\n" for c in map(chr, codes)]
     return ["".join(lines[i : i + 200]) for i in range(0, len(lines), 200)] + list(map(chr, codes[:: 1 + 2000 // step]))
+
+
+@cache
+def every_scalar() -> list[str]:
+    """Every scalar value alone, a text each, and between letters, 200 of them a text."""
+    alone = list(map(chr, SCALARS))
+    between = [f"a{c}b\n" for c in alone]
+    return alone + ["".join(between[i : i + 200]) for i in range(0, len(between), 200)]
+
+
+def same_ids(ours: IdBatch, theirs: Sequence[Sequence[int]], texts: Sequence[str]) -> None:
+    """Compares whole arrays, and where they differ, shows the first text they differ in."""
+    starts = np.zeros(len(theirs) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, theirs), np.int64, len(theirs)), out=starts[1:])
+    flat = np.fromiter(chain.from_iterable(theirs), np.uint32, int(starts[-1]))
+    if np.array_equal(ours.starts, starts) and np.array_equal(ours.ids, flat):
+        return
+    assert len(ours) == len(theirs) == len(texts)
+    at = next(i for i, ids in enumerate(theirs) if ours[i].tolist() != list(ids))
+    assert ours[at].tolist() == list(theirs[at]), repr(texts[at][:200])

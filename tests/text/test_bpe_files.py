@@ -124,6 +124,23 @@ def test_the_frame_is_told_not_added(tmp_path: Path) -> None:
     assert again.frame == ((8,), (9,))
 
 
+@pytest.mark.parametrize(("kept", "offsets"), [(True, [[0, 0], [1, 2], [3, 3]]), (False, [[1, 1], [1, 2], [3, 3]])])
+def test_offsets_without_white_space(kept: bool, offsets: list[list[int]], tmp_path: Path) -> None:
+    plain = {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "model": {"vocab": {"Ġ": 0, "a": 1}}}
+    trims = {"type": "ByteLevel", "add_prefix_space": kept, "trim_offsets": True}
+    bare, loaded = (
+        load_tokenizer(written(content, tmp_path)) for content in (plain, plain | {"post_processor": trims})
+    )
+    assert bare.encode_offsets(" a ")[1].tolist() == [[0, 1], [1, 2], [2, 3]]
+    ids, found = loaded.encode_offsets(" a ")
+    assert ids.tolist() == bare.encode(" a ").tolist()
+    assert found.tolist() == offsets
+    # Ids don't depend on it, so it is the same tokenizer; a saved one trims again.
+    assert loaded.fingerprint() == bare.fingerprint()
+    loaded.save(tmp_path / "again.json")
+    assert load_tokenizer(tmp_path / "again.json").encode_offsets(" a ")[1].tolist() == offsets
+
+
 def test_files_of_ranks(trained: BPETokenizer, tmp_path: Path) -> None:
     path = tmp_path / "ranks.tiktoken"
     write_tiktoken(trained, path)
@@ -316,6 +333,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "ByteLevel: add_prefix_space behind another pre-tokeniser is not supported",
     ),
     "decoder": (changed(decoder={"type": "CTC"}), "decoder: a part this library doesn't have; got CTC"),
+    "trimming": (
+        changed(post_processor={"type": "ByteLevel", "trim_offsets": 1}),
+        "ByteLevel: wrong type of 'trim_offsets'; got int, expected bool",
+    ),
     "template": (
         changed(post_processor={"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "[CLS]"}}]}),
         "post_processor: a token that is not among the added ones; got '[CLS]'",

@@ -12,6 +12,7 @@ import pytest
 from pellucid.base.errors import DataError
 from pellucid.text import normalize
 from pellucid.text.charsmap import CharsMap
+from pellucid.text.graphemes import ClusterMap
 from pellucid.text.normalize import (
     CollapseSpaces,
     Lowercase,
@@ -71,6 +72,7 @@ STEPS = {
     "charsmap": (CharsMap.of(charsmap(MAP)), "ａb\n\u200be\u0301\u0302\u0301 e\u0301x 𝐀𝐁", "ab ê\u0301 éx A𝐁"),
     "charsmap of one": (CharsMap.of(charsmap({"𝐀": "A"})), "a𝐀𝐁", "aA𝐁"),
     "charsmap of longer": (CharsMap.of(charsmap({"ab": "x"})), "aab b", "ax b"),
+    "map of clusters": (ClusterMap(CharsMap.of(charsmap(MAP)).data), "ａ́b\n​é̂ é̂́𝐀́x", "ab é é̂́Áx"),
     "charsmap of none": (CharsMap.of(charsmap({})), "aab b", "aab b"),
 }
 
@@ -128,7 +130,7 @@ BAD = {
     "unknown": (
         [{"type": "nmt"}],
         "Normalizer: step 0: an unknown step; got 'nmt', expected unicode, lowercase, strip_accents, replace, prepend, "
-        "strip, collapse_spaces, persian, charsmap",
+        "strip, collapse_spaces, persian, charsmap, cluster_map",
     ),
     "key": (
         [{"type": "lowercase"}, {"type": "prepend", "contend": "x"}],

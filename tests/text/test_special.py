@@ -117,3 +117,9 @@ def test_a_batch_is_a_sequence() -> None:
     assert repr(batch) == "IdBatch(texts=3, ids=3)"
     with pytest.raises(IndexError, match="text 3 of a batch of 3"):
         batch[3]
+
+
+def test_what_is_no_text_is_named_beside_special_tokens() -> None:
+    with pytest.raises(DataError) as error:
+        BYTES.encode_batch(["a", 5], allowed_special="all")  # type: ignore[list-item]
+    assert str(error.value) == "ByteTokenizer.encode, text 1: not text; got int, expected a string"

@@ -12,6 +12,7 @@ from .charsmap import CharsMap
 from .chat import ChatIds, ChatML, ChatTemplate, Llama2, Llama3
 from .extend import with_special
 from .gguf import read_gguf_tokenizer
+from .graphemes import ClusterMap
 from .hub_own import hub_content
 from .load import load_tokenizer
 from .normalize import (
@@ -50,6 +51,7 @@ __all__ = [
     "ChatIds",
     "ChatML",
     "ChatTemplate",
+    "ClusterMap",
     "CollapseSpaces",
     "IdBatch",
     "Llama2",

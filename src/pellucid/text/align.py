@@ -30,6 +30,16 @@ def origins_of(length: int, changes: Iterable[Change]) -> np.ndarray:
     return np.concatenate([*parts, np.arange(done, length)])
 
 
+def places_of(numbers: Sequence[int], length: int) -> np.ndarray:
+    """Origins of a text of `length` characters after changes that are told as in `tokenizers`, a number for each
+    character of the result: 1 for one that was added, 0 for one in the place of another, -n for one in the place of
+    1 + n."""
+    given = np.asarray(numbers, np.int64)
+    taken = np.maximum(0, 1 - given)
+    at = np.cumsum(taken) - taken
+    return np.where(given <= 0, np.minimum(at, length - 1), np.maximum(at - 1, 0))
+
+
 def through(origins: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Offsets (n, 2) into a changed text as offsets into the text before. Of a piece without characters, begin and end
     are equal."""
@@ -38,6 +48,19 @@ def through(origins: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     begin, end = offsets[:, 0], offsets[:, 1]
     edges = np.append(origins, origins[-1] + 1)
     return np.stack([edges[begin], np.where(end > begin, origins[end - 1] + 1, edges[begin])], axis=1)
+
+
+def trimmed(offsets: np.ndarray, blanks: np.ndarray, *, space_before: bool) -> np.ndarray:
+    """Offsets (n, 2) without the white space of each token, as `tokenizers` takes it away. blanks: (n, 2), characters
+    of it at both ends. space_before: one space at the beginning of a text was put there, and has no characters."""
+    begin, end = offsets[:, 0], offsets[:, 1]
+    leading, trailing = blanks[:, 0].copy(), blanks[:, 1]
+    if space_before:
+        first = begin == 0
+        first[:1] = True
+        leading[first & (leading == 1)] = 0
+    begin = np.where(leading > 0, np.minimum(begin + leading, end), begin)
+    return np.stack([begin, np.where(end >= trailing, np.maximum(end - trailing, begin), end)], axis=1)
 
 
 def sizes_of_unknown(
@@ -90,11 +113,8 @@ def form_origins(text: str, form: str, begins: Callable[[str], bool]) -> np.ndar
 
 
 def _form_places(text: str, form: str) -> list[int]:
-    """Origins of the normal form of a few characters, by the algorithm itself (Unicode Standard, section 3.11).
-
-    Each character goes with a number, as in `tokenizers`: 1 for one that was added, 0 for one in the place of another,
-    -n for one in the place of 1 + n.
-    """
+    """Origins of the normal form of a few characters, by the algorithm itself (Unicode Standard, section 3.11). Each
+    character goes with its number (`places_of`)."""
     found: list[tuple[int, str, int]] = []
     for c in text:
         parts = unicodedata.normalize("NFKD" if "K" in form else "NFD", c)
@@ -105,11 +125,7 @@ def _form_places(text: str, form: str) -> list[int]:
             found[begin:i] = sorted(found[begin:i], key=lambda item: item[0])
             begin = i + 1
     numbers = _composed(found) if form.endswith("C") else [number for _, _, number in found]
-    places, at = [], 0
-    for number in numbers:
-        places.append(min(at, len(text) - 1) if number <= 0 else max(at - 1, 0))
-        at += max(0, 1 - number)
-    return places
+    return places_of(numbers, len(text)).tolist()
 
 
 def _composed(found: list[tuple[int, str, int]]) -> list[int]:

@@ -3,7 +3,7 @@
 A step of a normaliser (`normalize.py`), stored in SentencePiece models and in `tokenizer.json` as one block of bytes: a
 32-bit length, a double-array trie of that length over the UTF-8 of the keys (darts-clone's layout), then the
 replacements, each ended by a zero byte. At each position the longest key is replaced; a character that begins none
-stays.
+stays. That is SentencePiece's rule; the one of `tokenizers` is in `graphemes.py`.
 
 Keys of one character become a dictionary, and the trie itself is walked only where two characters of longer keys meet.
 There are hundreds of thousands of those keys, but the trie shares their ends, so that it is read once, a byte of depth
@@ -62,6 +62,20 @@ class CharsMap:
     def continues(self, c: str) -> bool:
         """Whether `c` may belong to a key that began before it."""
         return c in self._map.later
+
+    @property
+    def single(self) -> dict[str, str]:
+        """What the keys of one character become."""
+        return self._map.single
+
+    @property
+    def spelled_single(self) -> str:
+        """A regular expression of the keys of one character, and of some that are none; empty without any."""
+        return _class(set(self._map.single)) if self._map.single else ""
+
+    def shortest(self, text: str) -> str | None:
+        """What the shortest key that `text` begins with becomes; None without one."""
+        return self._map.shortest(text)
 
     def __call__(self, text: str) -> str:
         found = self._map
@@ -158,6 +172,17 @@ class _Trie:
             part = raw[at:end].decode("utf-8")
             yield part, part if leaf < 0 else self._value(leaf)
             at = end
+
+    def shortest(self, text: str) -> str | None:
+        """What the shortest key that `text` begins with becomes; None without one. No key has a zero byte."""
+        node = 0
+        for byte in text.encode("utf-8"):
+            node = self._offset(node) ^ byte
+            if not byte or node >= len(self.units) or int(self.units[node]) & _LABEL != byte:
+                return None
+            if int(self.units[node]) & _LEAF:
+                return self._value(node)
+        return None
 
     def _below(self, nodes: list[int]) -> Iterator[tuple[int, int, int]]:
         """Every node under `nodes`: the number of its parent in the list, its label, itself."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..base.errors import DataError
-from .charsmap import CharsMap
+from .graphemes import ClusterMap
 from .normalize import Lowercase, Normalizer, Prepend, Replace, Step, Strip, StripAccents, UnicodeForm
 from .patterns import DROP_SPACE, PATTERNS, SIMPLE, Pattern, at_string, pattern_of
 from .pretokenize import MARK, Pretokenizer
@@ -85,9 +85,9 @@ def _strip(item: dict[str, Any]) -> Step:
     return Strip(left=found["strip_left"], right=found["strip_right"])
 
 
-def _charsmap(item: dict[str, Any]) -> CharsMap:
+def _charsmap(item: dict[str, Any]) -> ClusterMap:
     found = record(item, {"type": "", "precompiled_charsmap": ""}, "Precompiled")
-    return CharsMap(_typed(found, "Precompiled", precompiled_charsmap=str)["precompiled_charsmap"])
+    return ClusterMap(_typed(found, "Precompiled", precompiled_charsmap=str)["precompiled_charsmap"])
 
 
 def _form(item: dict[str, Any]) -> Step:
@@ -273,6 +273,17 @@ def read_frame(item: Any, ids: Mapping[str, int]) -> tuple[tuple[int, ...], tupl
         elif kind != "ByteLevel":
             raise _unknown(part, "post_processor")
     return tuple(before), tuple(after)
+
+
+def read_trims(item: Any) -> tuple[bool, ...]:
+    """For each part of a post-processor that takes white space off the offsets, its `add_prefix_space`."""
+    found = []
+    for part in _flat(item, "processors", "post_processor"):
+        if part["type"] in ("ByteLevel", "RobertaProcessing"):
+            options = {key: part.get(key, True) for key in ("trim_offsets", "add_prefix_space")}
+            _typed(options, part["type"], trim_offsets=bool, add_prefix_space=bool)
+            found += [options["add_prefix_space"]] if options["trim_offsets"] else []
+    return tuple(found)
 
 
 def _framing(name: Any, ids: Mapping[str, int]) -> int:

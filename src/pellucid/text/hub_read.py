@@ -14,7 +14,7 @@ from .alphabet import unspelled
 from .bpe import BPEModel
 from .bpe_tables import MOST_TOKENS
 from .bpe_tokenizer import BPETokenizer
-from .hub_parts import read_decoder, read_frame, read_normalizer, read_pretokenizer, record, refuse
+from .hub_parts import read_decoder, read_frame, read_normalizer, read_pretokenizer, read_trims, record, refuse
 from .parts import Model, Parts
 from .pipeline import PipelineTokenizer
 from .special import AddedToken, has_surrogate
@@ -86,6 +86,7 @@ def read_content(content: dict[str, Any]) -> PipelineTokenizer:
         unmark=decoder.unmark,
         strip_space=decoder.strip_space,
         frame=read_frame(top["post_processor"], {token.content: token.id for token in added}),
+        trims=read_trims(top["post_processor"]),
     )
     size = max([_size(model), *(token.id + 1 for token in added)])
     return (BPETokenizer if kind == "BPE" else PipelineTokenizer)(parts, vocab_size=size, added=added)

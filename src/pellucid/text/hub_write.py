@@ -14,7 +14,7 @@ from typing import Any
 from ..base.errors import DataError
 from .alphabet import spelled
 from .bpe import BPEModel
-from .charsmap import CharsMap
+from .graphemes import ClusterMap
 from .normalize import Lowercase, Normalizer, Persian, Prepend, Replace, Strip, StripAccents, UnicodeForm
 from .parts import Parts
 from .patterns import BEHAVIORS, DROP_SPACE, INVERT, PATTERNS, SIMPLE, Pattern
@@ -78,7 +78,7 @@ def normalizer_steps(normalizer: Normalizer) -> list[dict[str, Any]]:
             items.append({"type": "Prepend", "prepend": step.content})
         elif isinstance(step, Strip):
             items.append({"type": "Strip", "strip_left": step.left, "strip_right": step.right})
-        elif isinstance(step, CharsMap):
+        elif isinstance(step, ClusterMap):
             items.append({"type": "Precompiled", "precompiled_charsmap": step.data})
         elif isinstance(step, Persian):
             items += [
@@ -166,8 +166,9 @@ def _decoder(parts: Parts) -> dict[str, Any] | None:
 def _frame(parts: Parts, added: Sequence[AddedToken]) -> dict[str, Any] | None:
     names = {token.id: token.content for token in added}
     before, after = parts.frame
+    items: list[dict[str, Any]] = [_byte_level(add_prefix_space=space, use_regex=True) for space in parts.trims]
     if not before and not after:
-        return None
+        return _sequence(items, "processors")
 
     def special(number: int) -> dict[str, Any]:
         return {"SpecialToken": {"id": names[number], "type_id": 0}}
@@ -175,12 +176,15 @@ def _frame(parts: Parts, added: Sequence[AddedToken]) -> dict[str, Any] | None:
     def sequence(name: str) -> list[dict[str, Any]]:
         return [*map(special, before), {"Sequence": {"id": name, "type_id": 0}}, *map(special, after)]
 
-    return {
-        "type": "TemplateProcessing",
-        "single": sequence("A"),
-        "pair": sequence("A") + sequence("B"),
-        "special_tokens": {names[i]: {"id": names[i], "ids": [i], "tokens": [names[i]]} for i in {*before, *after}},
-    }
+    items.append(
+        {
+            "type": "TemplateProcessing",
+            "single": sequence("A"),
+            "pair": sequence("A") + sequence("B"),
+            "special_tokens": {names[i]: {"id": names[i], "ids": [i], "tokens": [names[i]]} for i in {*before, *after}},
+        }
+    )
+    return _sequence(items, "processors")
 
 
 # --- model ------------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from ..base.config import from_dict, to_dict
 from ..base.errors import ConfigError, DataError
 from .align import form_origins, origins_of
 from .charsmap import CharsMap
+from .graphemes import ClusterMap
 from .special import WHITE_SPACE
 
 _SPACE = re.compile(f"[{WHITE_SPACE}]")
@@ -257,7 +258,18 @@ def _persian(digits: Digits | None, diacritics: bool) -> tuple[re.Pattern[str], 
 
 STEPS: dict[str, type[Any]] = {
     step.kind: step
-    for step in (UnicodeForm, Lowercase, StripAccents, Replace, Prepend, Strip, CollapseSpaces, Persian, CharsMap)
+    for step in (
+        UnicodeForm,
+        Lowercase,
+        StripAccents,
+        Replace,
+        Prepend,
+        Strip,
+        CollapseSpaces,
+        Persian,
+        CharsMap,
+        ClusterMap,
+    )
 }
 
 

@@ -83,3 +83,6 @@ class NormalizedTokenizer(Tokenizer):
             "normalizer": self.normalizer.to_json(),
             "tokenizer": self.inner.to_json(),
         }
+
+    def _identity(self) -> dict[str, Any]:
+        return self.to_json() | {"tokenizer": self.inner._identity()}

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..base.errors import DataError
-from .align import through
+from .align import through, trimmed
 from .batch import IdBatch, character_offsets, utf8, utf8_batch
 from .hub_write import content_of
 from .normalize import Lowercase, Persian, StripAccents, UnicodeForm
@@ -84,7 +85,7 @@ class PipelineTokenizer(StartedTokenizer):
         self._check_text(text, "encode_offsets")
         allowed = self._added.allowed(allowed_special)
         if self._late is None or allowed.isdisjoint(self._late_names):
-            return super().encode_offsets(text, allowed_special=allowed_special)
+            return self._trimmed(*super().encode_offsets(text, allowed_special=allowed_special))
         late = frozenset(self._late_names[name] for name in allowed if name in self._late_names)
         ids, offsets = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int64)]
         for begin, end, number in self._added.cut(text, allowed.difference(self._late_names)):
@@ -100,7 +101,16 @@ class PipelineTokenizer(StartedTokenizer):
                     found, where = np.array([inner], np.uint32), np.array([[0, e - b]], np.int64)
                 ids.append(found)
                 offsets.append(through(origins, where + b) + begin)
-        return np.concatenate(ids), np.concatenate(offsets)
+        return self._trimmed(np.concatenate(ids), np.concatenate(offsets))
+
+    def _trimmed(self, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        for space_before in self.parts.trims:
+            offsets = trimmed(offsets, self._blanks[ids], space_before=space_before)
+        return ids, offsets
+
+    @cached_property
+    def _blanks(self) -> np.ndarray:
+        return self.parts.blanks(self.added.values(), self.vocab_size)
 
     @property
     def added(self) -> Mapping[str, AddedToken]:
@@ -196,3 +206,7 @@ class PipelineTokenizer(StartedTokenizer):
 
     def to_json(self) -> dict[str, Any]:
         return content_of(self.parts, list(self.added.values()))
+
+    def _identity(self) -> dict[str, Any]:
+        # Offsets are no matter of ids.
+        return content_of(replace(self.parts, trims=()), list(self.added.values()))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..base.errors import DataError
+from .batch import not_text
 from .unicode import LETTER, LOWER, NUMBER, PAGE, UPPER, classes
 
 #: The characters with Unicode's property White_Space, which `str.isspace` has four more of.
@@ -134,6 +135,23 @@ class SpecialTokens:
             known = ", ".join(sorted(self.ids)) or "none"
             raise DataError(self._where, "not a special token here", got=", ".join(unknown), expected=known)
         return self._always.union(names)
+
+    def any_in(self, texts: Sequence[str], allowed: frozenset[str], where: str) -> bool:
+        """Whether a text may hold one of the tokens: a look that costs each text far less than `cut`.
+
+        Raises DataError, in the name of `where`, for what is no string.
+        """
+        for normalized in (False, True):
+            find = self._finder(allowed, normalized)
+            if find is None:
+                continue
+            try:
+                if any(map(find.search, texts)):
+                    return True
+            except TypeError:
+                number = next(i for i, text in enumerate(texts) if not isinstance(text, str))
+                raise not_text(f"{where}, text {number}", texts[number]) from None
+        return False
 
     def cut(self, text: str, allowed: frozenset[str]) -> list[Piece]:
         """The pieces of a text, in order, none of them empty."""

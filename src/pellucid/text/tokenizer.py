@@ -90,7 +90,7 @@ class Tokenizer(ABC):
             where = f"{type(self).__name__}.encode_batch"
             raise DataError(where, "one text", expected="a list of texts", hint="encode takes one text")
         allowed = self._added.allowed(allowed_special)
-        if not allowed:
+        if not self._added.any_in(texts, allowed, f"{type(self).__name__}.encode"):
             return self._encode_batch(texts)
         if self._position_matters:
             return IdBatch.of([self.encode(text, allowed_special=allowed_special) for text in texts])
@@ -98,12 +98,17 @@ class Tokenizer(ABC):
         plain = self._encode_batch(
             [text[b:e] for text, cut in zip(texts, cuts, strict=True) for b, e, number in cut if number is None]
         )
-        encoded, parts, counts = iter(plain), [np.empty(0, np.uint32)], np.zeros(len(texts) + 1, np.int64)
-        for i, cut in enumerate(cuts):
-            for _, _, number in cut:
-                parts.append(next(encoded) if number is None else np.array([number], np.uint32))
-                counts[i + 1] += len(parts[-1])
-        return IdBatch(np.concatenate(parts), np.cumsum(counts))
+        numbers = np.array([-1 if number is None else number for cut in cuts for _, _, number in cut], np.int64)
+        named = numbers >= 0
+        edges, firsts = np.zeros(len(numbers) + 1, np.int64), np.zeros(len(cuts) + 1, np.int64)
+        sizes = np.ones(len(numbers), np.int64)
+        sizes[~named] = np.diff(plain.starts)
+        np.cumsum(sizes, out=edges[1:])
+        np.cumsum(list(map(len, cuts)), out=firsts[1:])
+        ids = np.empty(int(edges[-1]), np.uint32)
+        ids[np.repeat(~named, sizes)] = plain.ids
+        ids[edges[:-1][named]] = numbers[named]
+        return IdBatch(ids, edges[firsts])
 
     def encode_bytes(self, raw: bytes | bytearray | memoryview) -> np.ndarray:
         """Ids of bytes that may be no UTF-8; without a normaliser, `decode_bytes` gives exactly these bytes back. Of
@@ -213,8 +218,13 @@ class Tokenizer(ABC):
         """Everything that defines the tokenizer, as `save` writes it; `type` and `version` come first."""
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the canonical JSON: equal exactly when two tokenizers give equal ids for every text."""
-        return hashlib.sha256(canonical_json(self.to_json())).hexdigest()
+        """SHA-256 (hex) of the canonical JSON of what ids depend on: equal exactly when two tokenizers give equal ids
+        for every text."""
+        return hashlib.sha256(canonical_json(self._identity())).hexdigest()
+
+    def _identity(self) -> dict[str, Any]:
+        """What of `to_json` ids depend on."""
+        return self.to_json()
 
     def save(self, path: StrPath) -> None:
         """Writes the JSON file `load_tokenizer` reads, atomically. Raises DataError where it can't."""
