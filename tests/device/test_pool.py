@@ -163,11 +163,15 @@ def _run_for_ever() -> None:
 
 
 def test_interrupt_leaves_the_pool_usable() -> None:
-    timer = threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        _run_for_ever()
-    timer.join()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts tests in the background ignores it
+    try:
+        timer = threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            _run_for_ever()
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert len(_run(MARK, 10, 1)) == 10
 
 

@@ -24,7 +24,7 @@ from ..data import Examples, Shuffled
 from ..models import TransformerConfig, TransformerLM
 from ..nn import LoraConfig, add_lora
 from ..text import Tokenizer, load_tokenizer
-from ..train import Event, Objective, Stepped, TrainConfig, Trainer, TrainResult
+from ..train import Objective, TrainConfig, Trainer, TrainResult
 from .machine import use_machine
 from .output import Output, duration, note
 from .parse import parse, pick
@@ -203,12 +203,6 @@ def train(
     """Trains from the newest checkpoint, or the beginning, to the end or the first signal."""
     began = time.perf_counter()
     with Progress() as progress:
-
-        def on_event(event: Event) -> None:
-            progress(event)
-            if isinstance(event, Stepped) and run.config.format == "pellucid dpo":
-                model.device.trim()  # pairs differ in length: free blocks of every size that was met would add up
-
         trainer = Trainer(
             model,
             source,
@@ -218,7 +212,7 @@ def train(
             details=run.details,
             folder=run.folder,
             tokenizer=run.tokenizer,
-            on_event=on_event,
+            on_event=progress,
         )
         if trainer.resume():
             progress.note(f"resumed: after step {trainer.step:,} of {run.config.train.steps:,}")

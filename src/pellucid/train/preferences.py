@@ -122,6 +122,7 @@ class PreferenceLoss:
         self._margins: list[float] = []
 
     def loss(self, model: TransformerLM, part: PairBatch, share: float, /) -> Tensor:
+        model.device.trim()  # pairs differ in length: free blocks of every size that was met would add up
         rows = log_probs(model, part.tokens)
         pairs = len(part)
         chosen, rejected = (concatenate([x.reshape(1) for x in some]) for some in (rows[:pairs], rows[pairs:]))
