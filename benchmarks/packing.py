@@ -78,8 +78,9 @@ def run(options: Options) -> list[Row]:
         how = {"seq_len": SEQ_LEN, "sequences": ROWS, "seed": 0}
         packed = PackedRows(found, **how)  # type: ignore[arg-type]
         single = PackedRows(found, **how, packing=False)  # type: ignore[arg-type]
-        mean, fill = found.lengths.mean(), found.lengths.sum() / len(packed.rows(0)) / (SEQ_LEN + 1)
-        say(f"{len(found):,} examples of {mean:.0f} tokens, {len(packed.rows(0)):,} packed rows, {fill:.0%} filled")
+        tokens, rows = packed.tokens(), packed.count(0)
+        mean, fill = tokens / len(found), tokens / rows / (SEQ_LEN + 1)
+        say(f"{len(found):,} examples of {mean:.0f} tokens, {rows:,} packed rows, {fill:.0%} filled")
         model = TransformerLM(MODEL)
         check(model, found, packed)
         return _timed(model, packed, single, options)
