@@ -7,8 +7,8 @@ knows it. Since ids without their description could be read at the wrong width, 
 description is exchanged, then the new file takes its name: a kill at any moment leaves a file and a description that
 belong together, or no file.
 
-Documents are encoded in batches of about a million characters, by all threads of the tokenizer; files are read ahead
-meanwhile.
+Documents are encoded in batches of about a million characters, by all threads of the tokenizer; meanwhile the next
+batch is read and the one before is written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 
@@ -185,11 +185,11 @@ def encoded(
     """Ids of the documents, a batch at a time, with `eos` after each document. Batches that are done are read over."""
     began, tokens, complete, skipped = time.perf_counter(), done.tokens, 0, 0
     source = documents if isinstance(documents, Documents) else None
-    for number, (batch, read) in enumerate(_ready(documents, tokenizer)):
-        if number < done.batches:
+    for batch, read, ahead in _ahead(_ready(documents, tokenizer), tokenizer, done.batches):
+        if ahead is None:
             complete, skipped, began = complete + int(batch.ends.sum()), read or 0, time.perf_counter()
             continue
-        ids, starts = _encode(tokenizer, batch)
+        ids, starts = ahead.result()
         out = ids if eos is None else _with_ends(ids, starts, batch.ends, eos)
         tokens, complete = tokens + len(out), complete + int(batch.ends.sum())
         yield out
@@ -256,6 +256,30 @@ def _read_ahead(documents: Documents) -> Iterator[tuple[list[str], int | None]]:
         while (batch := ahead.result()) is not None:
             ahead = reader.submit(next, batches, None)
             yield batch
+
+
+def _ahead(
+    batches: Iterator[tuple[_Batch, int | None]], tokenizer: Tokenizer, done: int
+) -> Iterator[tuple[_Batch, int | None, Future[tuple[np.ndarray, np.ndarray]] | None]]:
+    """The batches with their ids to come, each encoded while the one before it is written; None for those that are
+    done."""
+    with ThreadPoolExecutor(1, thread_name_prefix="pellucid-encoder") as encoder:
+        before, number = None, 0
+        while True:
+            try:
+                found = next(batches, None)
+            except BaseException:
+                if before is not None:  # what was read before the bad place is written
+                    yield before
+                raise
+            following = None
+            if found is not None:
+                following = (*found, encoder.submit(_encode, tokenizer, found[0]) if number >= done else None)
+            if before is not None:
+                yield before
+            if following is None:
+                return
+            before, number = following, number + 1
 
 
 def _encode(tokenizer: Tokenizer, batch: _Batch) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,6 @@ would look like no other; `marked_utf8` writes a space before every line that is
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -22,7 +21,6 @@ _CHUNK = 1 << 16  # bytes of text one worker takes at a time
 _COUNTED = 1 << 20  # bytes of words one worker counts in one table
 _BLOCK = 1 << 23  # characters of text that are counted together
 _NO_LIMIT = 1 << 62
-_LINE = re.compile(r"(?:\A|(?<=\n))(?=[^\n])")
 
 
 def chunks_of(starts: np.ndarray, size: int) -> np.ndarray:
@@ -47,7 +45,14 @@ def joined(values: np.ndarray, places: np.ndarray, edges: np.ndarray) -> np.ndar
 
 def marked(text: str) -> str:
     """The text with one space more at the beginning of every line that isn't empty."""
-    return (_LINE.sub(" ", text) if "\n" in text else " " + text) if text else text
+    if "\n" not in text:
+        return " " + text if text else text
+    found = text.replace("\n", "\n ")
+    if "\n\n" in text:  # empty lines give theirs back, in two passes: neighbours share a line feed
+        found = found.replace("\n \n", "\n\n").replace("\n \n", "\n\n")
+    if text[-1] == "\n":
+        found = found[:-1]
+    return found if text[0] == "\n" else " " + found
 
 
 def marked_utf8(texts: Sequence[str], where: str) -> tuple[np.ndarray, np.ndarray]:
