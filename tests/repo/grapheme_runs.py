@@ -9,13 +9,11 @@ goes by, and later ones have 18.0. tests/peers compares what the table leads to 
 
 from __future__ import annotations
 
-import sys
-from itertools import groupby
-from pathlib import Path
-
 import regex
 
-TARGET = Path(__file__).resolve().parents[2] / "src" / "pellucid" / "text" / "grapheme_runs.py"
+from . import runs
+
+TARGET = runs.TEXT / "grapheme_runs.py"
 KINDS = {
     "c": r"[\p{GCB=Control}\r\n]",
     "k": r"\p{InCB=Linker}",
@@ -32,7 +30,6 @@ KINDS = {
     "i": r"\p{InCB=Consonant}",
     "d": r"\p{Extended_Pictographic}",
 }
-WIDTH = 110
 HEAD = '''"""How each character of Unicode 17.0 joins others. Written by `python -m tests.repo.grapheme_runs --write`.
 
 `RUNS` is a row of letters, each followed by the length of its run where that isn't 1, from U+0000 up to the last
@@ -47,27 +44,8 @@ RUNS = (
 
 def kinds() -> str:
     """The letter of every character."""
-    kinds = ["-"] * 0x110000
-    for letter, pattern in KINDS.items():
-        matches = regex.compile(pattern, regex.V1).match
-        for code in range(0x110000):
-            if not 0xD800 <= code < 0xE000 and matches(chr(code)):
-                assert kinds[code] == "-", hex(code)
-                kinds[code] = letter
-    return "".join(kinds)
-
-
-def module() -> str:
-    """The text of the module."""
-    runs = [(letter, len(list(same))) for letter, same in groupby(kinds().rstrip("-"))]
-    text = "".join(letter + (str(n) if n > 1 else "") for letter, n in runs)
-    lines = [text[i : i + WIDTH] for i in range(0, len(text), WIDTH)]
-    return HEAD + "".join(f'    "{line}"\n' for line in lines) + ")\n"
+    return runs.kinds(KINDS, flags=regex.V1)
 
 
 if __name__ == "__main__":
-    if "--write" in sys.argv:
-        TARGET.write_text(module(), encoding="utf-8")
-        print(f"wrote {TARGET}")
-    else:
-        print(module(), end="")
+    runs.main(TARGET, runs.module(HEAD, kinds()))

@@ -12,7 +12,7 @@ from ..base.errors import ConfigError
 from ..models import TransformerConfig
 from ..train import TrainConfig
 from ..train.readiness import Finding, Plan, inspect
-from .output import note
+from .output import Output, note
 from .runs import HOME, new_folder
 from .session import peak_of
 
@@ -51,14 +51,17 @@ def run_folder(options: Checking, name: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-def checked(
-    options: Checking, model: TransformerConfig, train: TrainConfig, plan: Callable[[], Plan]
-) -> list[Finding] | None:
-    """The findings where they are asked for or the run is long; None otherwise. Raises ConfigError where one is an
-    error."""
+def only_checked(
+    options: Checking, out: Output, model: TransformerConfig, train: TrainConfig, plan: Callable[[], Plan]
+) -> bool:
+    """Looks at the run where that is asked for or it is long, and says whether it was all that was asked for (--check),
+    with the findings as the result. Raises ConfigError where one is an error."""
     if options.no_check or not (options.check or is_long(model, train, peak_of(model))):
-        return None
-    return check_run(plan())
+        return False
+    found = check_run(plan())
+    if options.check:
+        out.result({"check": check_json(found)})
+    return options.check
 
 
 def is_long(model: TransformerConfig, train: TrainConfig, peak: float) -> bool:

@@ -53,7 +53,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _begin(options: SftCommand, stopper: Stopper) -> int:
-    from .check import check_json, checked, run_folder  # bring the kernels, which --help has no use for
+    from .check import only_checked, run_folder  # bring the kernels, which --help has no use for
     from .session import best_precision
     from .tune_start import TuneStart
 
@@ -65,8 +65,7 @@ def _begin(options: SftCommand, stopper: Stopper) -> int:
         steps = _rows(Tuning(folder, made, start.tokenizer))[0].steps(options.epochs)
         made = start.config("pellucid sft", steps=steps, packing=options.packing)
         run = Tuning(folder, made, start.tokenizer, options.device)
-        if (found := checked(options, made.model, made.train, lambda: _plan(run))) is not None and options.check:
-            out.result({"check": check_json(found)})
+        if only_checked(options, out, made.model, made.train, lambda: _plan(run)):
             return 0
         return _train(save_tuning(run), out, stopper)
 

@@ -34,7 +34,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _begin(options: TrainCommand, stopper: Stopper) -> int:
-    from .check import check_json, checked, refuse_both, run_folder  # bring the kernels, which --help has no use for
+    from .check import only_checked, refuse_both, run_folder  # bring the kernels, which --help has no use for
     from .session import best_precision, report, train_run
 
     corpus = options.corpus
@@ -80,10 +80,7 @@ def _begin(options: TrainCommand, stopper: Stopper) -> int:
             init_from=str(start.path.resolve()) if start else None,
         )
         made, out = Run(folder, config, tokenizer), Output(options.json)
-        if (
-            found := checked(options, model, train, lambda: _plan(made, start, options.device))
-        ) is not None and options.check:
-            out.result({"check": check_json(found)})
+        if only_checked(options, out, model, train, lambda: _plan(made, start, options.device)):
             return 0
         if start is not None:
             _save_start(made, start)

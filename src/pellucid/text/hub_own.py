@@ -19,6 +19,7 @@ from .alphabet import CHARACTERS
 from .byte import ByteTokenizer
 from .char import CharTokenizer
 from .hub_parts import read_normalizer
+from .hub_read import BPE
 from .hub_write import normalizer_steps
 from .normalized import NormalizedTokenizer
 from .pipeline import PipelineTokenizer
@@ -130,18 +131,7 @@ def _inner(content: dict[str, Any], *, marked: bool) -> Tokenizer | None:
 
 
 def _bytes() -> dict[str, Any]:
-    return {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": False,
-        "vocab": {CHARACTERS[byte]: byte for byte in range(_BYTES)},
-        "merges": [],
-    }
+    return BPE | {"vocab": {CHARACTERS[byte]: byte for byte in range(_BYTES)}}
 
 
 def _characters(tokenizer: CharTokenizer) -> dict[str, Any]:

@@ -40,7 +40,7 @@ _ADDED = {
     "normalized": None,
     "special": False,
 }
-_BPE = {
+BPE: dict[str, Any] = {
     "type": "BPE",
     "dropout": None,
     "unk_token": None,
@@ -117,7 +117,7 @@ def _added(items: Any) -> list[AddedToken]:
 def model_of(item: dict[str, Any], added: list[AddedToken], *, byte_level: bool) -> tuple[BPEModel, dict[int, str]]:
     """The byte-pair model of a `model` object, and the spelling of the ids that are no tokens of text. Raises
     DataError."""
-    found = record(item, _BPE, "model")
+    found = record(item, BPE, "model")
     if found["dropout"]:
         raise refuse("model.dropout", "random merges are not supported", got=found["dropout"])
     if found["continuing_subword_prefix"]:
