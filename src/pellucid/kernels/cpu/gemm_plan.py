@@ -28,7 +28,8 @@ _K_BYTES = 3072  # of one line in a block of k: a panel of each operand stays in
 _PACKED_BYTES = 6 << 20  # of packed operands in a block: they stay in the last cache level
 _GROUP_BYTES = 256 << 10  # of b's panels in a task: they stay in the second cache level
 _TILES_GROUP_BYTES = 1 << 20  # the same where there are tile registers, and with them more of that level
-_DIRECT_BYTES = 2 << 20  # of an operand that is read where it lies: once a tile, so it has to be near
+_DIRECT_BYTES = 128 << 10  # of an operand that is read where it lies: once a tile, so it has to be near
+_WIDE_DIRECT_BYTES = 2 << 20  # the same in vectors of a cache line, whose larger tiles read it less often
 _WAY_BYTES = 4096  # lines a multiple of this apart compete for the same few places in the first cache level
 _TASKS = 24  # wanted in a pass, so that threads finish together
 _TASKS_A_THREAD = 4  # at least, on many
@@ -239,7 +240,8 @@ class _Planner:
         if self.form.name == "tiles":  # whole registers only, of any size: b's are turned, a's are copied as they are
             whole = side == "a" and lines % TILE_LINES == 0 and self.k % self.form.per_step == 0
             return whole and x.dtype is dtypes.bfloat16 and k_stride == 1 and line_stride * size % _WAY_BYTES != 0
-        if x.dtype.name != self.form.name or lines * self.k * size > _DIRECT_BYTES:
+        most = _WIDE_DIRECT_BYTES if self.form.isa.vector == 64 else _DIRECT_BYTES
+        if x.dtype.name != self.form.name or lines * self.k * size > most:
             return False
         if side == "b":  # whole vectors of columns only
             return line_stride == 1 and self.n % self.form.lanes == 0 and k_stride * size % _WAY_BYTES != 0
