@@ -101,7 +101,8 @@ def vector_pass(form: Format, source: DType) -> int:
 
 def panel_bytes(form: Format, width: int, k: int) -> int:
     """Bytes of a packed panel of `width` lines, a multiple of 64."""
-    return (-(-k // form.per_step) * width * SIZE[form.unit] + 63) & -64
+    behind = form.lanes - width if pack_ir.overlaps(form, width) else 0
+    return ((-(-k // form.per_step) * width + behind) * SIZE[form.unit] + 63) & -64
 
 
 @dataclass(frozen=True)

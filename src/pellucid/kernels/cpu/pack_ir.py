@@ -15,7 +15,15 @@ from .ir import Function
 from .vectors_ir import SIZE, STORAGE, Format, Vectors, shuffle
 
 PACK_PARAMS = "ptr %source, i64 %line_step, i64 %k_step, i64 %lines, i64 %k, ptr %packed, i64 %panel_bytes"
-_K_BLOCK = 32  # steps of line-contiguous sources packed for all panels of a group before the next: they share pages
+_K_BLOCK = 8  # steps of line-contiguous sources packed for all panels of a group before the next: they share pages and
+# cache lines, and rows some power of two apart share places in the first level, of which there are eight or twelve
+
+
+def overlaps(form: Format, width: int) -> bool:
+    """Whether a step of a panel is written as a whole vector, its last lanes to be written over by the next step: one
+    store in place of two. Behind the last step of a panel there is room for them. Vectors of a cache line would lie
+    across two every time."""
+    return width < form.lanes and form.per_step == 1 and form.isa.vector < 64
 
 
 def element(v: Vectors, f: Function, form: Format, source: str, n: int, raw: str) -> str:
@@ -86,10 +94,11 @@ def _pack_k_contiguous(v: Vectors, f: Function, form: Format, source: str, width
                     row = element(v, f, form, source, n * per, raw)
                     rows.append(f.let(f"bitcast <{2 * n} x i16> {row} to <{n} x i32>") if per == 2 else row)
                 rows += ["poison"] * (n - used)
+                stored_lanes = n if overlaps(form, width) else used
                 for u, column in enumerate(transposed(f, unit, n, rows)):
                     to = f.at(panel, f.mul(f.add(s, u), width * out))
-                    kept = column if used == n else shuffle(f, unit, n, column, "poison", range(used))
-                    f.store(f"<{used} x {unit}>", kept, f.at(to, group * out), out)
+                    kept = column if stored_lanes == n else shuffle(f, unit, n, column, "poison", range(used))
+                    f.store(f"<{stored_lanes} x {unit}>", kept, f.at(to, group * out), out)
         f.do(
             f"call void @{some.name}(ptr {here}, i64 %line_step, i64 %k_step, i64 {f.least(lines, width)}, "
             f"i64 %k, ptr {panel}, i64 {whole})"
@@ -106,8 +115,9 @@ def _pack_line_contiguous(v: Vectors, f: Function, form: Format, source: str, wi
         panel = f.at("%packed", f.mul(f.div(first, width), "%panel_bytes"))
         lines = f.sub("%lines", first)
         stop = f.least(f.add(s0, _K_BLOCK), whole)
-        full = f.is_("sge", lines, width)
-        mask = v.mask(f, width, lines)
+        taken = form.lanes if overlaps(form, width) else width  # lanes of a load and a store
+        full = f.is_("sge", lines, taken)
+        mask = v.mask(f, taken, lines)
         for part, condition in ((False, full), (True, f.let(f"xor i1 {full}, true"))):
             with f.when(condition), f.loop(s0, stop) as s:
                 values = []
@@ -116,12 +126,12 @@ def _pack_line_contiguous(v: Vectors, f: Function, form: Format, source: str, wi
                     if not part:  # a block ahead: hardware doesn't guess that the rows of the next one follow
                         v.prefetch(f, f.at(at, f.mul("%k_step", _K_BLOCK * per)))
                     raw = (
-                        v.load_masked(f, stored, width, at, mask) if part else f.load(f"<{width} x {stored}>", at, size)
+                        v.load_masked(f, stored, taken, at, mask) if part else f.load(f"<{taken} x {stored}>", at, size)
                     )
-                    values.append(element(v, f, form, source, width, raw))
+                    values.append(element(v, f, form, source, taken, raw))
                 to = f.at(panel, f.mul(s, width * SIZE[unit]))
                 if per == 1:
-                    f.store(f"<{width} x {unit}>", values[0], to, SIZE[unit])
+                    f.store(f"<{taken} x {unit}>", values[0], to, SIZE[unit])
                 else:
                     zipped = [lane // 2 + width * (lane % 2) for lane in range(2 * width)]
                     f.store(
