@@ -99,13 +99,17 @@ def agree(got: tuple[Array, ...], want: tuple[Array, ...], where: object, kind: 
 def check(
     q: Array, k: Array, v: Array, do: Array, keyword: dict[str, Any], where: object, kind: str = "accumulate"
 ) -> None:
-    """Both passes against the definition. The backward pass of both gets the same o and lse."""
+    """Both passes against the definition. The backward pass of both gets the same o and lse. On a path without
+    products of bfloat16 pairs operands stay as they are, whatever is asked for, and the results are as good."""
+    defined = keyword
+    if kind == "mixed" and not isa.current().bf16:
+        defined, kind = keyword | {"operand_dtype": None}, "accumulate"
     with np.errstate(all="ignore"):
         o, lse = cpu.kernels.attention(q, k, v, **keyword)
-        agree((o, lse), reference.kernels.attention(true(q), true(k), true(v), **keyword), where, kind)
+        agree((o, lse), reference.kernels.attention(true(q), true(k), true(v), **defined), where, kind)
         got = cpu.kernels.attention_backward(do, q, k, v, o, lse, **keyword)
         wide = [true(x) for x in (do, q, k, v, o, lse)]
-        agree(got, reference.kernels.attention_backward(*wide, **keyword), where, kind)
+        agree(got, reference.kernels.attention_backward(*wide, **defined), where, kind)
     assert [(g.shape, g.dtype) for g in got] == [(x.shape, x.dtype) for x in (q, k, v)]
     assert lse.dtype is (dtypes.float64 if q.dtype is dtypes.float64 else dtypes.float32)
 

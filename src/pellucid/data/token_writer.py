@@ -268,7 +268,7 @@ def _ahead(
         while True:
             try:
                 found = next(batches, None)
-            except BaseException:
+            except Exception:
                 if before is not None:  # what was read before the bad place is written
                     yield before
                 raise
