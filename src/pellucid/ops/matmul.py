@@ -93,6 +93,9 @@ def matmul(a: Tensor, b: Tensor, *, operand_dtype: DType | None = None) -> Tenso
     """
     a, b = pair("matmul", a, b)
     a, b = floats("matmul", a), floats("matmul", b)
+    rows, columns = a.array.shape, b.array.shape
+    if len(rows) == len(columns) == 2 and rows[1] == columns[0]:
+        return MatMul.apply(a, b, operand_dtype=operand_dtype)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(
             "matmul", "not a matrix or vector", got=f"{a.shape} @ {b.shape}", hint="multiply by a number with *"

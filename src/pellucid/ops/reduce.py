@@ -27,9 +27,9 @@ class Mean(Op):
 
     def forward(self, x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
         self.shape, self.axes = x.shape, axes
-        self.share = 1.0 / prod(x.shape[a] for a in axes)
+        self.share = 1.0 / shapes.count(x.shape, axes)
         total = self.kernels.sum(x, axes=axes, keepdims=keepdims)
-        return self.kernels.mul(total, constant(x.device, self.share, x.dtype))
+        return self.kernels.mul(total, constant(x.buffer.device, self.share, x.dtype))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
         each = self.kernels.mul(dy, constant(dy.device, self.share, dy.dtype))
@@ -128,7 +128,7 @@ def _spread(kernels: object, dy: Array, shape: tuple[int, ...], axes: tuple[int,
 
 def sum(x: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """y = the sum over `axis` (one, several, or None: all); integers and bools give int64."""
-    return Sum.apply(x, axes=shapes.axes(axis, x.ndim, where="sum"), keepdims=keepdims)
+    return Sum.apply(x, axes=shapes.axes(axis, len(x.array.shape), where="sum"), keepdims=keepdims)
 
 
 def mean(x: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
@@ -194,7 +194,7 @@ def _last(name: str, op: type[Op], x: Tensor, axis: int) -> Tensor:
 
 
 def _filled(name: str, x: Tensor, axis: Axes) -> tuple[int, ...]:
-    axes = shapes.axes(axis, x.ndim, where=name)
-    if any(x.shape[a] == 0 for a in axes):
+    axes = shapes.axes(axis, len(x.array.shape), where=name)
+    if 0 in x.array.shape and any(x.shape[a] == 0 for a in axes):
         raise ShapeError(name, "nothing to reduce", got=x.shape, expected=f"no empty axis among {axes}")
     return axes

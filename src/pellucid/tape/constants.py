@@ -7,8 +7,10 @@ from typing import Any
 
 from ..base.dtypes import DType
 from ..device import Array, Device
+from .tensor import Tensor
 
 _constants: dict[tuple[Any, ...], Array] = {}
+_tensors: dict[tuple[Any, ...], Tensor] = {}  # the same, as operands
 _MOST_CONSTANTS = 256
 
 
@@ -19,9 +21,19 @@ def constant(device: Device, value: float, dtype: DType) -> Array:
     if found is None:
         if len(_constants) >= _MOST_CONSTANTS:
             _constants.clear()
+            _tensors.clear()
         found = device.empty((), dtype)
         device.kernels.fill_(found, value=value)
         _constants[key] = found
+    return found
+
+
+def number_tensor(device: Device, value: float, dtype: DType) -> Tensor:
+    """The same as a Tensor: the other operand of `x + 1.5`. Everybody has the same one, and nobody changes it."""
+    key = (device, dtype, value.__class__, value or copysign(1.0, value), value)  # _key, without the call
+    found = _tensors.get(key)
+    if found is None:
+        found = _tensors[key] = Tensor(constant(device, value, dtype))
     return found
 
 

@@ -21,7 +21,8 @@ from .vectors_ir import Format
 
 _PLANS = 4096  # remembered
 _pool_run = pool.native_run()
-_plans: dict[object, Plan | SmallPlan] = {}
+_plans: dict[object, Plan] = {}
+_small: dict[object, SmallPlan] = {}
 
 
 def matmul(
@@ -71,14 +72,20 @@ def _plan(
         elif not bias.is_contiguous:
             bias = copy(bias)
     about_bias = None if bias is None else (bias.shape, bias.strides, bias.dtype)
+    key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, about_bias, operand_dtype, result_dtype)
+    small = _small.get(key)
+    if small is not None:
+        return small, bias
     path = isa.current()
-    operands = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype)
-    key = (*operands, about_bias, operand_dtype, result_dtype, path.name, pool.threads())
-    plan = _plans.get(key)
+    full_key = (key, path.name, pool.threads())  # a small product does not depend on these
+    plan = _plans.get(full_key)
     if plan is None:
-        if len(_plans) >= _PLANS:
-            _plans.clear()
-        plan = _plans[key] = _checked_plan(a, b, bias, operand_dtype, result_dtype, path)
+        made = _checked_plan(a, b, bias, operand_dtype, result_dtype, path)
+        remembered, under = (_small, key) if isinstance(made, SmallPlan) else (_plans, full_key)
+        if len(remembered) >= _PLANS:
+            remembered.clear()
+        remembered[under] = made
+        return made, bias
     return plan, bias
 
 
