@@ -63,10 +63,16 @@ def axis(value: int, rank: int, *, where: str = "axis") -> int:
     return value % rank
 
 
+@lru_cache
+def every_axis(rank: int) -> Shape:
+    """0 to rank - 1."""
+    return tuple(range(rank))
+
+
 def axes(value: int | Sequence[int] | None, rank: int, *, where: str = "axis") -> Shape:
     """Sorted, distinct axis numbers; None means all of them."""
     if value is None:
-        return tuple(range(rank))
+        return every_axis(rank)
     if type(value) is int:  # before others are asked whether they are a kind of integer, which is slow
         return (axis(value, rank, where=where),)
     listed = [int(value)] if isinstance(value, SupportsIndex) else list(value)  # NumPy's integers too
@@ -78,6 +84,11 @@ def axes(value: int | Sequence[int] | None, rank: int, *, where: str = "axis") -
 
 def lengths(shape: Sequence[object], *, where: str) -> Shape:
     """Lengths of axes as ints. Raises ShapeError for what is no whole number."""
+    for n in shape:
+        if type(n) is not int:
+            break
+    else:  # as almost always, and in half the time
+        return tuple(shape)  # type: ignore[arg-type]
     try:
         return tuple(map(index, shape))  # type: ignore[arg-type]
     except TypeError:

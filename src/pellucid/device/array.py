@@ -71,9 +71,9 @@ class Array:
         """Address of the first element. Only kernels of this array's device may ask."""
         return self.buffer.address + self.offset * self.dtype.itemsize
 
-    def reshape(self, shape: Sequence[int]) -> Array | None:
+    def reshape(self, shape: Shape) -> Array | None:
         """The same elements under another shape, or None where the strides do not allow a view."""
-        new, strides = shapes.reshaped(self.shape, self.strides, tuple(shape))
+        new, strides = shapes.reshaped(self.shape, self.strides, shape)
         return None if strides is None else _new(self.buffer, new, self.dtype, strides, self.offset)
 
     def permute(self, order: Sequence[int]) -> Array:

@@ -111,7 +111,7 @@ def unbroadcast(kernels: Any, dy: Array, shape: tuple[int, ...]) -> Array:
     return reshaped(kernels, total, shape)
 
 
-def reshaped(kernels: Any, x: Array, shape: Sequence[int]) -> Array:
+def reshaped(kernels: Any, x: Array, shape: tuple[int, ...]) -> Array:
     """Another shape of the same elements: a view where the strides allow it, else a copy."""
     if x.shape == shape:
         return x

@@ -92,7 +92,8 @@ def matmul(a: Tensor, b: Tensor, *, operand_dtype: DType | None = None) -> Tenso
     Raises ShapeError where the inner lengths differ.
     """
     a, b = pair("matmul", a, b)
-    a, b = floats("matmul", a), floats("matmul", b)
+    if not a.array.dtype.is_float:
+        a, b = floats("matmul", a), floats("matmul", b)
     rows, columns = a.array.shape, b.array.shape
     if len(rows) == len(columns) == 2 and rows[1] == columns[0]:
         return MatMul.apply(a, b, operand_dtype=operand_dtype)

@@ -189,6 +189,4 @@ def split(x: Tensor, parts: int | Sequence[int], axis: int = 0) -> list[Tensor]:
 
 
 def _listed(values: tuple[Any, ...]) -> tuple[int, ...]:
-    if len(values) == 1 and isinstance(values[0], (list, tuple)):
-        return tuple(values[0])
-    return values
+    return tuple(values[0]) if len(values) == 1 and isinstance(values[0], (list, tuple)) else values

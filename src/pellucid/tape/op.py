@@ -19,7 +19,7 @@ from ..device import Array, Device
 from ..device.device import load
 from . import written
 from .constants import constant
-from .state import state, traces
+from .state import pauses, state, traces
 from .tensor import Tensor
 
 _sequence = itertools.count()
@@ -108,9 +108,8 @@ class Op:
         assert device is not None
         op = cls()
         op.kernels = device.kernels
-        op.recording = recording = wanted and state.recording
+        op.recording = recording = wanted and (not pauses or state.recording)
         op.inputs = inputs
-        # Whether this thread traces is asked only while some thread does: state of a thread is slow to reach.
         if not traces or state.trace is None:
             out = op.forward(*arrays, **attributes)
         else:
@@ -155,7 +154,8 @@ class Op:
 
 def _first_apply(cls: type[Op], *inputs: Tensor | None, **options: Any) -> Tensor:
     """`apply` until it is called: writes out the functions of this Op, which would take too long for all at import."""
-    scope = {"state": state, "traces": traces, "sequence": _sequence, "mixed": _mixed, "new_tensor": _tensor_maker()}
+    scope = {"state": state, "traces": traces, "pauses": pauses, "sequence": _sequence, "mixed": _mixed}
+    scope["new_tensor"] = _tensor_maker()
     apply = written.applying(cls, cls.forward, scope)
     cls.save = written.saving(cls, cls.saves)  # type: ignore[method-assign]
     cls.release = written.releasing(cls, cls.saves)  # type: ignore[method-assign]
@@ -246,6 +246,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
     made: dict[int, Tensor] = {}  # leaves whose gradient is this pass's own
     trace = state.trace if traces else None
     recording, state.recording = state.recording, False
+    pauses.append(None)
     try:
         while ops:
             op = ops.pop()
@@ -283,6 +284,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
                 op.release()
     finally:
         state.recording = recording
+        pauses.pop()
 
 
 def _accumulate(leaf: Tensor, dx: Array, shared: bool) -> None:

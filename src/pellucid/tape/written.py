@@ -20,7 +20,7 @@ def apply({signature}):
     {others}
     op = cls()
     op.kernels = device.kernels
-    op.recording = recording = wanted and state.recording
+    op.recording = recording = wanted and (not pauses or state.recording)
     op.inputs = ({inputs},)
     if not traces or state.trace is None:
         out = op.forward({arrays}{passed})
@@ -48,7 +48,7 @@ _OTHER = """
 def applying(cls: type[Any], forward: Callable[..., Any], scope: dict[str, Any]) -> Callable[..., Any] | None:
     """`apply` for an Op with this forward; None where its arguments are not all known by name.
 
-    scope: what the function refers to: state, traces, sequence, mixed, new_tensor.
+    scope: what the function refers to: state, traces, pauses, sequence, mixed, new_tensor.
     """
     names: list[str] = []
     attributes: list[str] = []
