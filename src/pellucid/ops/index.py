@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ..base import dtypes
 from ..base.errors import DTypeError, ShapeError
+from ..base.shapes import Shape
 from ..device import Array
 from ..tape import Op, Tensor, constant
 from .common import zeros_like
@@ -21,6 +23,14 @@ _WHOLE = slice(None)
 
 def look(x: Array, steps: tuple[Step, ...]) -> Array:
     """The view of `x` that the steps describe."""
+    shape, strides, offset = _seen(x.shape, x.strides, steps)
+    return x.view(shape, strides, offset)
+
+
+@lru_cache(4096)
+def _seen(shape: Shape, strides: Shape, steps: tuple[Step, ...]) -> tuple[Shape, Shape, int]:
+    """Shape and strides behind the steps, and how far the first element is from the first one before."""
+    x = Array(None, shape, dtypes.uint8, strides)  # type: ignore[arg-type]
     for kind, axis, numbers in steps:
         if kind == "slice":
             x = x.slice(axis, *numbers)
@@ -28,7 +38,7 @@ def look(x: Array, steps: tuple[Step, ...]) -> Array:
             x = x.select(axis, *numbers)
         else:
             x = x.unsqueeze(axis)
-    return x
+    return x.shape, x.strides, x.offset
 
 
 class View(Op):
@@ -98,6 +108,10 @@ def getitem(x: Tensor, key: Any) -> Tensor:
     """`x[key]`: integers, slices (steps of either sign), None and Ellipsis give a view; one tensor, array or list of
     integers picks along its axis (ShapeError out of bounds). Masks of bools are refused."""
     shape = x.array.shape
+    if shape and type(key) is int:
+        return View.apply(x, steps=(("select", 0, (_index(key, shape[0]),)),))
+    if shape and type(key) is slice and key != _WHOLE:
+        return View.apply(x, steps=(("slice", 0, _bounds(key, shape[0])),))
     keys = _without_ellipsis(key if isinstance(key, tuple) else (key,), len(shape))
     steps: list[Step] = []
     picking: Any = None

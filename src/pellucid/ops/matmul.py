@@ -91,7 +91,8 @@ def matmul(a: Tensor, b: Tensor, *, operand_dtype: DType | None = None) -> Tenso
     operand_dtype: both are rounded to it first (bfloat16 for mixed precision); sums and result keep their own dtype.
     Raises ShapeError where the inner lengths differ.
     """
-    a, b = pair("matmul", a, b)
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.array.dtype is b.array.dtype):
+        a, b = pair("matmul", a, b)
     if not a.array.dtype.is_float:
         a, b = floats("matmul", a), floats("matmul", b)
     rows, columns = a.array.shape, b.array.shape
