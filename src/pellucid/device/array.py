@@ -71,9 +71,9 @@ class Array:
         """Address of the first element. Only kernels of this array's device may ask."""
         return self.buffer.address + self.offset * self.dtype.itemsize
 
-    def reshape(self, shape: Shape) -> Array | None:
+    def reshape(self, shape: Sequence[int]) -> Array | None:
         """The same elements under another shape, or None where the strides do not allow a view."""
-        new, strides = shapes.reshaped(self.shape, self.strides, shape)
+        new, strides = shapes.reshaped(self.shape, self.strides, tuple(shape))
         return None if strides is None else _new(self.buffer, new, self.dtype, strides, self.offset)
 
     def view(self, shape: Shape, strides: Shape, offset: int) -> Array:
@@ -95,9 +95,7 @@ class Array:
     def expand(self, shape: Sequence[int]) -> Array:
         """Broadcast to `shape` by steps of zero."""
         shape = tuple(shape)
-        return _new(
-            self.buffer, shape, self.dtype, shapes.stretched(self.shape, self.strides, shape), self.offset
-        )
+        return _new(self.buffer, shape, self.dtype, shapes.stretched(self.shape, self.strides, shape), self.offset)
 
     def slice(self, axis: int, start: int, stop: int, step: int = 1) -> Array:
         """Elements start, start + step, ... before stop along an axis; bounds already resolved, step not zero."""

@@ -11,7 +11,7 @@ from ..base import dtypes, shapes
 from ..base.dtypes import DType
 from ..base.errors import DTypeError
 from ..device import Array
-from ..tape import Tensor, constant, number_tensor
+from ..tape import Tensor, number_tensor
 
 Operand = Tensor | bool | int | float
 Axes = int | Sequence[int] | None

@@ -14,7 +14,6 @@ from ..device import Array
 from ..tape import Op, Tensor, constant
 from .common import zeros_like
 
-
 #: One change of view at an axis: "slice" (start, stop, step), "select" (index) or "insert" ().
 Step = tuple[str, int, tuple[int, ...]]
 

@@ -6,9 +6,9 @@ from ..base import shapes
 from ..base.dtypes import DType
 from ..base.errors import ConfigError, DTypeError
 from ..device import Array
-from ..tape import Op, Tensor
+from ..tape import Op, Tensor, constant
 from . import common
-from .common import Operand, constant, floats, pair, unbroadcast
+from .common import Operand, floats, pair, unbroadcast
 
 
 class Add(Op):

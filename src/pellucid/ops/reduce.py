@@ -7,8 +7,8 @@ from math import prod
 from ..base import shapes
 from ..base.errors import ShapeError
 from ..device import Array
-from ..tape import Op, Tensor
-from .common import Axes, constant, floats, reshaped
+from ..tape import Op, Tensor, constant
+from .common import Axes, floats, reshaped
 
 
 class Sum(Op):
@@ -134,7 +134,7 @@ def sum(x: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
 def mean(x: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """y = the mean over `axis`; integers give float32. Raises ShapeError over an empty axis."""
     axes = _filled("mean", x, axis)
-    return Mean.apply(floats("mean", x), axes=axes, keepdims=keepdims)
+    return Mean.apply(x if x.array.dtype.is_float else floats("mean", x), axes=axes, keepdims=keepdims)
 
 
 def var(x: Tensor, axis: Axes = None, *, keepdims: bool = False, correction: int = 0) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 from ..base import dtypes, shapes
@@ -91,7 +92,7 @@ def flatten(x: Tensor, start: int = 0, end: int = -1) -> Tensor:
 
 def permute(x: Tensor, *order: Any) -> Tensor:
     """Axes in another order: a view."""
-    found = tuple(shapes.axis(a, x.ndim, where="permute") for a in _listed(order))
+    found = tuple(shapes.axis(index(a), x.ndim, where="permute") for a in _listed(order))
     if sorted(found) != list(range(x.ndim)):
         raise ShapeError(
             "permute", "not a permutation of the axes", got=_listed(order), expected=f"each of {x.ndim} axes once"
