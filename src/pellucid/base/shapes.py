@@ -104,12 +104,6 @@ def reduced(shape: Shape, over: Shape, keepdims: bool) -> Shape:
     return tuple(n for i, n in enumerate(shape) if i not in over)
 
 
-@lru_cache(4096)
-def count(shape: Shape, over: Shape) -> int:
-    """How many elements the axes `over` hold together."""
-    return prod(shape[a] for a in over)
-
-
 def resolve(shape: Sequence[int], size: int, *, where: str = "reshape") -> Shape:
     """Replaces a single -1 by the length that makes the product equal `size`. Raises ShapeError if it can't be."""
     return _resolve(tuple(shape), size, where)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 from ..base import shapes
+from ..base.dtypes import DType
 from ..base.errors import ShapeError
-from ..device import Array
+from ..device import Array, Device
 from ..tape import Op, Tensor, constant
 from .common import Axes, floats, reshaped
 
@@ -27,13 +29,17 @@ class Mean(Op):
 
     def forward(self, x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
         self.shape, self.axes = x.shape, axes
-        self.share = 1.0 / shapes.count(x.shape, axes)
-        total = self.kernels.sum(x, axes=axes, keepdims=keepdims)
-        return self.kernels.mul(total, constant(x.buffer.device, self.share, x.dtype))
+        self.share = _share(x.buffer.device, x.dtype, x.shape, axes)
+        return self.kernels.mul(self.kernels.sum(x, axes=axes, keepdims=keepdims), self.share)
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
-        each = self.kernels.mul(dy, constant(dy.device, self.share, dy.dtype))
-        return {"x": _spread(self.kernels, each, self.shape, self.axes)}
+        return {"x": _spread(self.kernels, self.kernels.mul(dy, self.share), self.shape, self.axes)}
+
+
+@lru_cache(256)
+def _share(device: Device, dtype: DType, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
+    """1 / n on the device, n the elements that the axes hold together."""
+    return constant(device, 1.0 / prod(shape[a] for a in axes), dtype)
 
 
 class _Extreme(Op):
