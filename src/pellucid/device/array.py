@@ -6,8 +6,7 @@ changing shape, strides and offset. Whatever needs the numbers goes through the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -126,14 +125,13 @@ class Array:
         return f"Array(shape={self.shape}, dtype={self.dtype.name}, device={self.device.name!r})"
 
 
-def _first_view(buffer: Buffer, shape: Shape, dtype: DType, strides: Shape, offset: int) -> Array:
-    """Makes the first view: later ones are made by native code, which takes the place of this function."""
+_new: Callable[[Buffer, Shape, DType, Shape, int], Array] = Array
+
+
+def make_views_by(maker: Callable[[Buffer, Shape, DType, Shape, int], Array]) -> None:
+    """Has views made by native code, which is not there before the first allocation."""
     global _new
-    _new = import_module(f"{__package__}.blocks").new_array
-    return _new(buffer, shape, dtype, strides, offset)
-
-
-_new = _first_view
+    _new = maker
 
 
 def _uploaded(host: np.ndarray[Any, Any], dtype: DType, device: Device) -> Array:
