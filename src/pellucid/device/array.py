@@ -75,7 +75,7 @@ class Array:
         new, strides = shapes.reshaped(self.shape, self.strides, tuple(shape))
         return None if strides is None else _new(self.buffer, new, self.dtype, strides, self.offset)
 
-    def view(self, shape: Shape, strides: Shape, offset: int) -> Array:
+    def strided(self, shape: Shape, strides: Shape, offset: int) -> Array:
         """What stands at these places, counted from the first element of this one."""
         return _new(self.buffer, shape, self.dtype, strides, self.offset + offset)
 

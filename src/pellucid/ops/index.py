@@ -23,7 +23,7 @@ _WHOLE = slice(None)
 def look(x: Array, steps: tuple[Step, ...]) -> Array:
     """The view of `x` that the steps describe."""
     shape, strides, offset = _seen(x.shape, x.strides, steps)
-    return x.view(shape, strides, offset)
+    return x.strided(shape, strides, offset)
 
 
 @lru_cache(4096)
