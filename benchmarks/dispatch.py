@@ -19,6 +19,24 @@ from .report import Row, interleaved, row
 Run = Callable[[], Any]
 
 
+def alike(x: Any, y: Any, square: Any) -> dict[str, Run]:
+    """What is written in the same way on both sides."""
+    return {
+        "add": lambda: x + y,
+        "add a number": lambda: x + 1.5,
+        "compare with a number": lambda: x > 0,
+        "exp": lambda: x.exp(),
+        "sum": lambda: x.sum(),
+        "sum of rows": lambda: square.sum(-1),
+        "mean": lambda: x.mean(),
+        "matmul 8x8": lambda: square @ square,
+        "reshape": lambda: x.reshape(8, 8),
+        "transpose": lambda: square.transpose(0, 1),
+        "row": lambda: square[3],
+        "slice": lambda: x[1:5],
+    }
+
+
 def ours(host: np.ndarray) -> dict[str, Run]:
     x = pl.tensor(host, requires_grad=True)
     square = pl.tensor(host.reshape(8, 8), requires_grad=True)
@@ -36,12 +54,7 @@ def ours(host: np.ndarray) -> dict[str, Run]:
         return x.grad
 
     return {
-        "add": lambda: x + y,
-        "add a number": lambda: x + 1.5,
-        "exp": lambda: x.exp(),
-        "sum": lambda: x.sum(),
-        "matmul 8x8": lambda: square @ square,
-        "reshape": lambda: x.reshape(8, 8),
+        **alike(x, y, square),
         "backward of mul, sum": replay,
         "mul, sum and backward": step,
     }
@@ -65,12 +78,7 @@ def of_torch(host: np.ndarray) -> dict[str, Run]:
         return x.grad
 
     return {
-        "add": lambda: x + y,
-        "add a number": lambda: x + 1.5,
-        "exp": lambda: x.exp(),
-        "sum": lambda: x.sum(),
-        "matmul 8x8": lambda: square @ square,
-        "reshape": lambda: x.reshape(8, 8),
+        **alike(x, y, square),
         "backward of mul, sum": replay,
         "mul, sum and backward": step,
     }

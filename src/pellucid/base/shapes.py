@@ -63,10 +63,18 @@ def axis(value: int, rank: int, *, where: str = "axis") -> int:
     return value % rank
 
 
+@lru_cache
+def every_axis(rank: int) -> Shape:
+    """0 to rank - 1."""
+    return tuple(range(rank))
+
+
 def axes(value: int | Sequence[int] | None, rank: int, *, where: str = "axis") -> Shape:
     """Sorted, distinct axis numbers; None means all of them."""
     if value is None:
-        return tuple(range(rank))
+        return every_axis(rank)
+    if type(value) is int:  # before others are asked whether they are a kind of integer, which is slow
+        return (axis(value, rank, where=where),)
     listed = [int(value)] if isinstance(value, SupportsIndex) else list(value)  # NumPy's integers too
     found = sorted(axis(a, rank, where=where) for a in listed)
     if len(set(found)) != len(found):
@@ -76,8 +84,13 @@ def axes(value: int | Sequence[int] | None, rank: int, *, where: str = "axis") -
 
 def lengths(shape: Sequence[object], *, where: str) -> Shape:
     """Lengths of axes as ints. Raises ShapeError for what is no whole number."""
+    for n in shape:
+        if type(n) is not int:
+            break
+    else:  # as almost always, and in half the time
+        return tuple(shape)  # type: ignore[arg-type]
     try:
-        return tuple(index(n) for n in shape)  # type: ignore[arg-type]
+        return tuple(map(index, shape))  # type: ignore[arg-type]
     except TypeError:
         got = tuple(shape)
         raise ShapeError(where, "a length that is no whole number", got=got, expected="ints") from None
@@ -114,6 +127,43 @@ def _resolve(shape: Shape, size: int, where: str) -> Shape:
             expected=f"{size} elements",
         )
     return wanted
+
+
+@lru_cache(4096)
+def reshaped(shape: Shape, strides: Shape, new: Shape) -> tuple[Shape, Shape | None]:
+    """`new` without its -1, and the strides that show the same elements so; None for these where a copy is needed."""
+    found = resolve(new, prod(shape))
+    return found, contiguous_strides(found) if is_contiguous(shape, strides) else view_strides(shape, strides, found)
+
+
+@lru_cache(4096)
+def permuted(shape: Shape, strides: Shape, order: Shape) -> tuple[Shape, Shape]:
+    """Shape and strides with the axes in another order. Raises ShapeError for what is not an order of them."""
+    rank = len(shape)
+    found = [axis(a, rank, where="permute") for a in order]
+    if sorted(found) != list(range(rank)):
+        expected = f"each of 0 to {rank - 1} once"
+        raise ShapeError("permute", "not a permutation of the axes", got=order, expected=expected)
+    return tuple(shape[a] for a in found), tuple(strides[a] for a in found)
+
+
+@lru_cache(4096, typed=True)
+def exchanged(rank: int, a: int, b: int) -> Shape:
+    """The order of axes in which a and b have changed places."""
+    order = list(range(rank))
+    a, b = axis(a, rank, where="transpose"), axis(b, rank, where="transpose")
+    order[a], order[b] = b, a
+    return tuple(order)
+
+
+@lru_cache(4096)
+def stretched(shape: Shape, strides: Shape, to: Shape) -> Shape:
+    """Strides that repeat the elements up to the shape `to`, by steps of zero. Raises ShapeError if it can't be."""
+    lead = len(to) - len(shape)
+    if broadcast(shape, to, where="expand") != to:
+        raise ShapeError("expand", "does not broadcast", got=shape, expected=to)
+    repeated = (0 if n == 1 and m != 1 else s for n, s, m in zip(shape, strides, to[lead:], strict=True))
+    return (*(0,) * lead, *repeated)
 
 
 def view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:

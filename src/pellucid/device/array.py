@@ -6,7 +6,7 @@ changing shape, strides and offset. Whatever needs the numbers goes through the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ import numpy as np
 
 from ..base import shapes
 from ..base.dtypes import DType
-from ..base.errors import ShapeError
 
 if TYPE_CHECKING:
     from .device import Buffer, Device
@@ -73,66 +72,50 @@ class Array:
 
     def reshape(self, shape: Sequence[int]) -> Array | None:
         """The same elements under another shape, or None where the strides do not allow a view."""
-        new = shapes.resolve(shape, self.size)
-        if self.is_contiguous:
-            return Array(self.buffer, new, self.dtype, None, self.offset)
-        strides = shapes.view_strides(self.shape, self.strides, new)
-        return None if strides is None else Array(self.buffer, new, self.dtype, strides, self.offset)
+        new, strides = shapes.reshaped(self.shape, self.strides, tuple(shape))
+        return None if strides is None else _new(self.buffer, new, self.dtype, strides, self.offset)
+
+    def strided(self, shape: Shape, strides: Shape, offset: int) -> Array:
+        """What stands at these places, counted from the first element of this one."""
+        return _new(self.buffer, shape, self.dtype, strides, self.offset + offset)
 
     def permute(self, order: Sequence[int]) -> Array:
         """Axes in another order."""
-        found = [shapes.axis(a, self.rank, where="permute") for a in order]
-        if sorted(found) != list(range(self.rank)):
-            raise ShapeError(
-                "permute",
-                "not a permutation of the axes",
-                got=tuple(order),
-                expected=f"each of 0 to {self.rank - 1} once",
-            )
-        shape = tuple(self.shape[a] for a in found)
-        return Array(self.buffer, shape, self.dtype, tuple(self.strides[a] for a in found), self.offset)
+        shape, strides = shapes.permuted(self.shape, self.strides, tuple(order))
+        return _new(self.buffer, shape, self.dtype, strides, self.offset)
 
     def transpose(self, a: int = -2, b: int = -1) -> Array:
         """Two axes exchanged."""
         if len(self.shape) == 2 and (a, b) == (-2, -1):  # a matrix: the case that is everywhere in a training step
             (m, n), (down, right) = self.shape, self.strides
-            return Array(self.buffer, (n, m), self.dtype, (right, down), self.offset)
-        order = list(range(self.rank))
-        a, b = shapes.axis(a, self.rank, where="transpose"), shapes.axis(b, self.rank, where="transpose")
-        order[a], order[b] = b, a
-        return self.permute(order)
+            return _new(self.buffer, (n, m), self.dtype, (right, down), self.offset)
+        return self.permute(shapes.exchanged(len(self.shape), a, b))
 
     def expand(self, shape: Sequence[int]) -> Array:
         """Broadcast to `shape` by steps of zero."""
         shape = tuple(shape)
-        lead = len(shape) - self.rank
-        if shapes.broadcast(self.shape, shape, where="expand") != shape:
-            raise ShapeError("expand", "does not broadcast", got=self.shape, expected=shape)
-        strides = [0] * lead
-        strides += [
-            0 if n == 1 and m != 1 else s for n, s, m in zip(self.shape, self.strides, shape[lead:], strict=True)
-        ]
-        return Array(self.buffer, shape, self.dtype, tuple(strides), self.offset)
+        return _new(self.buffer, shape, self.dtype, shapes.stretched(self.shape, self.strides, shape), self.offset)
 
     def slice(self, axis: int, start: int, stop: int, step: int = 1) -> Array:
         """Elements start, start + step, ... before stop along an axis; bounds already resolved, step not zero."""
         count = max(0, (stop - start + step - (1 if step > 0 else -1)) // step)
-        shape, strides = list(self.shape), list(self.strides)
-        offset = self.offset + (start * strides[axis] if count else 0)
-        shape[axis], strides[axis] = count, strides[axis] * step
-        return Array(self.buffer, tuple(shape), self.dtype, tuple(strides), offset)
+        shape, strides = self.shape, self.strides
+        offset = self.offset + start * strides[axis] if count else self.offset
+        shape = (*shape[:axis], count, *shape[axis + 1 :])
+        strides = (*strides[:axis], strides[axis] * step, *strides[axis + 1 :])
+        return _new(self.buffer, shape, self.dtype, strides, offset)
 
     def select(self, axis: int, index: int) -> Array:
         """One position of an axis; the axis goes."""
         offset = self.offset + index * self.strides[axis]
         shape, strides = self.shape[:axis] + self.shape[axis + 1 :], self.strides[:axis] + self.strides[axis + 1 :]
-        return Array(self.buffer, shape, self.dtype, strides, offset)
+        return _new(self.buffer, shape, self.dtype, strides, offset)
 
     def unsqueeze(self, axis: int) -> Array:
         """A new axis of length 1 before position `axis`."""
         shape = (*self.shape[:axis], 1, *self.shape[axis:])
         strides = (*self.strides[:axis], 0, *self.strides[axis:])
-        return Array(self.buffer, shape, self.dtype, strides, self.offset)
+        return _new(self.buffer, shape, self.dtype, strides, self.offset)
 
     def __reduce__(self) -> tuple[object, ...]:
         # A copy, and what is unpickled, is memory of its own: an address means nothing anywhere else.
@@ -140,6 +123,15 @@ class Array:
 
     def __repr__(self) -> str:
         return f"Array(shape={self.shape}, dtype={self.dtype.name}, device={self.device.name!r})"
+
+
+_new: Callable[[Buffer, Shape, DType, Shape, int], Array] = Array
+
+
+def make_views_by(maker: Callable[[Buffer, Shape, DType, Shape, int], Array]) -> None:
+    """Has views made by native code, which is not there before the first allocation."""
+    global _new
+    _new = maker
 
 
 def _uploaded(host: np.ndarray[Any, Any], dtype: DType, device: Device) -> Array:

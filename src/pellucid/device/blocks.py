@@ -18,7 +18,7 @@ from math import prod
 
 from ..base.dtypes import DType, float32
 from ..base.shapes import contiguous_strides
-from .array import Array
+from .array import Array, make_views_by
 from .cpu import CACHED, FROM_SYSTEM, IN_USE, KEEP, LISTS, PEAK, POISON, WORDS
 from .device import Buffer, Device
 from .objects import builtin, constructor, slots
@@ -313,7 +313,9 @@ size_class: Callable[[int], int] = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int
 new_array: Callable[[Buffer, tuple[int, ...], DType, tuple[int, ...], int], Array] = constructor(
     Array(_SAMPLE, (1,), float32, (1,), 0), "buffer", "shape", "dtype", "strides", "offset"
 )
-"""`Array(buffer, shape, dtype, strides, offset)` in a third of the time: every result of a kernel is one."""
+"""`Array(buffer, shape, dtype, strides, offset)` in a third of the time: every result of a kernel and every view."""
+
+make_views_by(new_array)
 
 
 def allocator(device: Device, words: array[int], refuse: Callable[[int], Buffer]) -> Callable[[int], Buffer]:

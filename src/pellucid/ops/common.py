@@ -11,7 +11,7 @@ from ..base import dtypes, shapes
 from ..base.dtypes import DType
 from ..base.errors import DTypeError
 from ..device import Array
-from ..tape import Tensor, constant
+from ..tape import Tensor, number_tensor
 
 Operand = Tensor | bool | int | float
 Axes = int | Sequence[int] | None
@@ -42,14 +42,18 @@ def pair(where: str, a: Operand, b: Operand) -> tuple[Tensor, Tensor]:
 
 
 def _beside(where: str, x: Tensor, value: Any) -> tuple[Tensor, Tensor]:
-    number = scalar(value)
+    kind = value.__class__
+    number = value if kind is float or kind is int else scalar(value)
     if number is None:
         if isinstance(value, np.ndarray):
             other = Tensor(x.device.upload(value, dtypes.dtype(value.dtype)))
             return pair(where, x, other)
         raise DTypeError(where, "not a tensor or a number", got=type(value).__name__, hint="make it one with tensor()")
-    dtype = dtypes.of_scalar(number, x.dtype)
-    return x if x.dtype is dtype else cast(x, dtype), Tensor(constant(x.device, number, dtype))
+    array = x.array
+    dtype = array.dtype
+    if not dtype.is_float:
+        dtype = dtypes.of_scalar(number, dtype)
+    return x if array.dtype is dtype else cast(x, dtype), number_tensor(array.buffer.device, number, dtype)
 
 
 def floats(where: str, x: Tensor) -> Tensor:
@@ -107,7 +111,7 @@ def unbroadcast(kernels: Any, dy: Array, shape: tuple[int, ...]) -> Array:
     return reshaped(kernels, total, shape)
 
 
-def reshaped(kernels: Any, x: Array, shape: Sequence[int]) -> Array:
+def reshaped(kernels: Any, x: Array, shape: tuple[int, ...]) -> Array:
     """Another shape of the same elements: a view where the strides allow it, else a copy."""
     if x.shape == shape:
         return x

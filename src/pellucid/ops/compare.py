@@ -11,7 +11,7 @@ from .pointwise import _pair, maximum, mul
 def compare(name: str, a: Operand, b: Operand) -> Tensor:
     """The bool tensor of a comparison kernel: eq, ne, lt, le, gt or ge."""
     a, b = _pair(name, a, b)
-    return Tensor(getattr(a.device.kernels, name)(a.array, b.array))
+    return Tensor(getattr(a.array.buffer.device.kernels, name)(a.array, b.array))
 
 
 def eq(a: Operand, b: Operand) -> Tensor:

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from ..base import dtypes
 from ..base.errors import DTypeError, ShapeError
+from ..base.shapes import Shape
 from ..device import Array
 from ..tape import Op, Tensor, constant
 from .common import zeros_like
 
+#: One change of view at an axis: "slice" (start, stop, step), "select" (index) or "insert" ().
+Step = tuple[str, int, tuple[int, ...]]
 
-class Step(NamedTuple):
-    """One change of view at an axis: "slice" (start, stop, step), "select" (index) or "insert"."""
-
-    kind: str
-    axis: int
-    arguments: tuple[int, ...] = ()
+_WHOLE = slice(None)
 
 
 def look(x: Array, steps: tuple[Step, ...]) -> Array:
     """The view of `x` that the steps describe."""
-    for step in steps:
-        if step.kind == "slice":
-            x = x.slice(step.axis, *step.arguments)
-        elif step.kind == "select":
-            x = x.select(step.axis, *step.arguments)
+    shape, strides, offset = _seen(x.shape, x.strides, steps)
+    return x.strided(shape, strides, offset)
+
+
+@lru_cache(4096)
+def _seen(shape: Shape, strides: Shape, steps: tuple[Step, ...]) -> tuple[Shape, Shape, int]:
+    """Shape and strides behind the steps, and how far the first element is from the first one before."""
+    x = Array(None, shape, dtypes.uint8, strides)  # type: ignore[arg-type]
+    for kind, axis, numbers in steps:
+        if kind == "slice":
+            x = x.slice(axis, *numbers)
+        elif kind == "select":
+            x = x.select(axis, *numbers)
         else:
-            x = x.unsqueeze(step.axis)
-    return x
+            x = x.unsqueeze(axis)
+    return x.shape, x.strides, x.offset
 
 
 class View(Op):
@@ -99,35 +106,38 @@ def pick(x: Tensor, index: Tensor) -> Tensor:
 def getitem(x: Tensor, key: Any) -> Tensor:
     """`x[key]`: integers, slices (steps of either sign), None and Ellipsis give a view; one tensor, array or list of
     integers picks along its axis (ShapeError out of bounds). Masks of bools are refused."""
-    keys = list(key) if isinstance(key, tuple) else [key]
-    keys = _without_ellipsis(x, keys)
-    picked = [i for i, k in enumerate(keys) if isinstance(k, (Tensor, np.ndarray, list))]
-    if len(picked) > 1:
-        raise ShapeError(
-            "getitem", "more than one tensor in an index", got=len(picked), hint="index one axis at a time"
-        )
+    shape = x.array.shape
+    if shape and type(key) is int:
+        return View.apply(x, steps=(("select", 0, (_index(key, shape[0]),)),))
+    if shape and type(key) is slice and key != _WHOLE:
+        return View.apply(x, steps=(("slice", 0, _bounds(key, shape[0])),))
+    keys = _without_ellipsis(key if isinstance(key, tuple) else (key,), len(shape))
     steps: list[Step] = []
-    pick_axis, axis = -1, 0
+    picking: Any = None
+    pick_axis, axis, at = -1, 0, 0  # axes of the view; the axis of x that the next key is for
     for k in keys:
         if k is None:
-            steps.append(Step("insert", axis))
+            steps.append(("insert", axis, ()))
             axis += 1
             continue
-        n = _length(x, steps, axis)
         if isinstance(k, slice):
-            if k != slice(None):
-                start, stop, step = _bounds(k, n)
-                steps.append(Step("slice", axis, (start, stop, step)))
+            if k != _WHOLE:
+                steps.append(("slice", axis, _bounds(k, shape[at])))
             axis += 1
         elif isinstance(k, (Tensor, np.ndarray, list)):
-            pick_axis = axis
+            if pick_axis >= 0:
+                got = sum(isinstance(other, (Tensor, np.ndarray, list)) for other in keys)
+                hint = "index one axis at a time"
+                raise ShapeError("getitem", "more than one tensor in an index", got=got, hint=hint)
+            picking, pick_axis = k, axis
             axis += 1
         else:
-            steps.append(Step("select", axis, (_index(k, n),)))
+            steps.append(("select", axis, (_index(k, shape[at]),)))
+        at += 1
     y = View.apply(x, steps=tuple(steps)) if steps else x
     if pick_axis < 0:
         return y
-    index = _index_tensor(keys[picked[0]], y, pick_axis)
+    index = _index_tensor(picking, y, pick_axis)
     if pick_axis == 0:
         return Embedding.apply(y, index)
     order = (pick_axis, *(i for i in range(y.ndim) if i != pick_axis))
@@ -137,20 +147,19 @@ def getitem(x: Tensor, key: Any) -> Tensor:
     return rows.permute(back)
 
 
-def _without_ellipsis(x: Tensor, keys: list[Any]) -> list[Any]:
-    used = sum(1 for k in keys if k is not None and k is not Ellipsis)
-    if used > x.ndim:
-        raise ShapeError("getitem", "too many indices", got=used, expected=f"at most {x.ndim}")
-    dots = [i for i, k in enumerate(keys) if k is Ellipsis]
-    if len(dots) > 1:
-        raise ShapeError("getitem", "more than one Ellipsis in an index")
-    at = dots[0] if dots else len(keys)
-    rest = keys[at + 1 :] if dots else []
-    return [*keys[:at], *[slice(None)] * (x.ndim - used), *rest]
-
-
-def _length(x: Tensor, steps: list[Step], axis: int) -> int:
-    return look(x.array, tuple(steps)).shape[axis]
+def _without_ellipsis(keys: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
+    """Whole slices in place of an Ellipsis. Raises ShapeError for two, and for more keys than axes."""
+    used, dots = 0, -1
+    for i, k in enumerate(keys):
+        if k is Ellipsis:
+            if dots >= 0:
+                raise ShapeError("getitem", "more than one Ellipsis in an index")
+            dots = i
+        elif k is not None:
+            used += 1
+    if used > rank:
+        raise ShapeError("getitem", "too many indices", got=used, expected=f"at most {rank}")
+    return keys if dots < 0 else (*keys[:dots], *(_WHOLE,) * (rank - used), *keys[dots + 1 :])
 
 
 def _bounds(key: slice, n: int) -> tuple[int, int, int]:
@@ -158,11 +167,12 @@ def _bounds(key: slice, n: int) -> tuple[int, int, int]:
         start, stop, step = key.indices(n)
     except (TypeError, ValueError) as error:
         raise ShapeError("getitem", "not a usable slice", got=key, hint=str(error)) from None
-    return (start, stop, step) if len(range(start, stop, step)) else (0, 0, 1)
+    some = start < stop if step > 0 else start > stop
+    return (start, stop, step) if some else (0, 0, 1)
 
 
 def _index(key: Any, n: int) -> int:
-    if isinstance(key, (bool, np.bool_)) or not isinstance(key, (int, np.integer)):
+    if type(key) is not int and (isinstance(key, (bool, np.bool_)) or not isinstance(key, (int, np.integer))):
         hint = "use where() or masked_fill() instead of a mask"
         raise DTypeError(
             "getitem", "not an index", got=type(key).__name__, expected="integer, slice, None or ...", hint=hint

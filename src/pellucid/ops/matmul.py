@@ -91,8 +91,13 @@ def matmul(a: Tensor, b: Tensor, *, operand_dtype: DType | None = None) -> Tenso
     operand_dtype: both are rounded to it first (bfloat16 for mixed precision); sums and result keep their own dtype.
     Raises ShapeError where the inner lengths differ.
     """
-    a, b = pair("matmul", a, b)
-    a, b = floats("matmul", a), floats("matmul", b)
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.array.dtype is b.array.dtype):
+        a, b = pair("matmul", a, b)
+    if not a.array.dtype.is_float:
+        a, b = floats("matmul", a), floats("matmul", b)
+    rows, columns = a.array.shape, b.array.shape
+    if len(rows) == len(columns) == 2 and rows[1] == columns[0]:
+        return MatMul.apply(a, b, operand_dtype=operand_dtype)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(
             "matmul", "not a matrix or vector", got=f"{a.shape} @ {b.shape}", hint="multiply by a number with *"

@@ -6,9 +6,9 @@ from ..base import shapes
 from ..base.dtypes import DType
 from ..base.errors import ConfigError, DTypeError
 from ..device import Array
-from ..tape import Op, Tensor
+from ..tape import Op, Tensor, constant
 from . import common
-from .common import Operand, constant, floats, pair, unbroadcast
+from .common import Operand, floats, pair, unbroadcast
 
 
 class Add(Op):
@@ -329,10 +329,13 @@ def masked_fill(x: Tensor, mask: Tensor, value: float) -> Tensor:
 
 
 def _pair(name: str, a: Operand, b: Operand) -> tuple[Tensor, Tensor]:
-    first, second = pair(name, a, b)
-    if first.array.shape != second.array.shape:
-        shapes.broadcast(first.shape, second.shape, where=name)
-    return first, second
+    # The usual case asked for here: two calls for every operation otherwise.
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.array.dtype is b.array.dtype):
+        a, b = pair(name, a, b)
+    first, second = a.array.shape, b.array.shape
+    if first != second and first and second:  # a single number goes with every shape
+        shapes.broadcast(first, second, where=name)
+    return a, b
 
 
 def neg(x: Tensor) -> Tensor:

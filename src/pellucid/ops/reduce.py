@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 from ..base import shapes
+from ..base.dtypes import DType
 from ..base.errors import ShapeError
-from ..device import Array
-from ..tape import Op, Tensor
-from .common import Axes, constant, floats, reshaped
+from ..device import Array, Device
+from ..tape import Op, Tensor, constant
+from .common import Axes, floats, reshaped
 
 
 class Sum(Op):
@@ -27,13 +29,17 @@ class Mean(Op):
 
     def forward(self, x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
         self.shape, self.axes = x.shape, axes
-        self.share = 1.0 / prod(x.shape[a] for a in axes)
-        total = self.kernels.sum(x, axes=axes, keepdims=keepdims)
-        return self.kernels.mul(total, constant(x.device, self.share, x.dtype))
+        self.share = _share(x.buffer.device, x.dtype, x.shape, axes)
+        return self.kernels.mul(self.kernels.sum(x, axes=axes, keepdims=keepdims), self.share)
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
-        each = self.kernels.mul(dy, constant(dy.device, self.share, dy.dtype))
-        return {"x": _spread(self.kernels, each, self.shape, self.axes)}
+        return {"x": _spread(self.kernels, self.kernels.mul(dy, self.share), self.shape, self.axes)}
+
+
+@lru_cache(256)
+def _share(device: Device, dtype: DType, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
+    """1 / n on the device, n the elements that the axes hold together."""
+    return constant(device, 1.0 / prod(shape[a] for a in axes), dtype)
 
 
 class _Extreme(Op):
@@ -128,13 +134,13 @@ def _spread(kernels: object, dy: Array, shape: tuple[int, ...], axes: tuple[int,
 
 def sum(x: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """y = the sum over `axis` (one, several, or None: all); integers and bools give int64."""
-    return Sum.apply(x, axes=shapes.axes(axis, x.ndim, where="sum"), keepdims=keepdims)
+    return Sum.apply(x, axes=shapes.axes(axis, len(x.array.shape), where="sum"), keepdims=keepdims)
 
 
 def mean(x: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """y = the mean over `axis`; integers give float32. Raises ShapeError over an empty axis."""
     axes = _filled("mean", x, axis)
-    return Mean.apply(floats("mean", x), axes=axes, keepdims=keepdims)
+    return Mean.apply(x if x.array.dtype.is_float else floats("mean", x), axes=axes, keepdims=keepdims)
 
 
 def var(x: Tensor, axis: Axes = None, *, keepdims: bool = False, correction: int = 0) -> Tensor:
@@ -194,7 +200,7 @@ def _last(name: str, op: type[Op], x: Tensor, axis: int) -> Tensor:
 
 
 def _filled(name: str, x: Tensor, axis: Axes) -> tuple[int, ...]:
-    axes = shapes.axes(axis, x.ndim, where=name)
-    if any(x.shape[a] == 0 for a in axes):
+    axes = shapes.axes(axis, len(x.array.shape), where=name)
+    if 0 in x.array.shape and any(x.shape[a] == 0 for a in axes):
         raise ShapeError(name, "nothing to reduce", got=x.shape, expected=f"no empty axis among {axes}")
     return axes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 from ..base import dtypes, shapes
@@ -17,7 +18,8 @@ class Reshape(Op):
 
     def forward(self, x: Array, *, shape: tuple[int, ...]) -> Array:
         self.shape = x.shape
-        return reshaped(self.kernels, x, shape)
+        view = x.reshape(shape)
+        return reshaped(self.kernels, x, shape) if view is None else view
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
         return {"x": reshaped(self.kernels, dy, self.shape)}
@@ -27,11 +29,11 @@ class Permute(Op):
     """Axes in another order."""
 
     def forward(self, x: Array, *, order: tuple[int, ...]) -> Array:
-        self.inverse = tuple(order.index(i) for i in range(len(order)))
+        self.order = order
         return x.permute(order)
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
-        return {"x": dy.permute(self.inverse)}
+        return {"x": dy.permute([self.order.index(i) for i in range(len(self.order))])}
 
 
 class Expand(Op):
@@ -72,7 +74,7 @@ class Concatenate(Op):
 
 def reshape(x: Tensor, *shape: Any) -> Tensor:
     """The same elements, row-major, under another shape; one length may be -1: `x.reshape(2, -1)`."""
-    return Reshape.apply(x, shape=shapes.resolve(shapes.lengths(_listed(shape), where="reshape"), x.size))
+    return Reshape.apply(x, shape=shapes.lengths(_listed(shape), where="reshape"))
 
 
 def flatten(x: Tensor, start: int = 0, end: int = -1) -> Tensor:
@@ -90,7 +92,7 @@ def flatten(x: Tensor, start: int = 0, end: int = -1) -> Tensor:
 
 def permute(x: Tensor, *order: Any) -> Tensor:
     """Axes in another order: a view."""
-    found = tuple(shapes.axis(a, x.ndim, where="permute") for a in _listed(order))
+    found = tuple(shapes.axis(index(a), x.ndim, where="permute") for a in _listed(order))
     if sorted(found) != list(range(x.ndim)):
         raise ShapeError(
             "permute", "not a permutation of the axes", got=_listed(order), expected=f"each of {x.ndim} axes once"
@@ -100,15 +102,12 @@ def permute(x: Tensor, *order: Any) -> Tensor:
 
 def transpose(x: Tensor, a: int = -2, b: int = -1) -> Tensor:
     """Two axes exchanged: a view."""
-    order = list(range(x.ndim))
-    a, b = shapes.axis(a, x.ndim, where="transpose"), shapes.axis(b, x.ndim, where="transpose")
-    order[a], order[b] = b, a
-    return Permute.apply(x, order=tuple(order))
+    return Permute.apply(x, order=shapes.exchanged(len(x.array.shape), a, b))
 
 
 def matrix_transpose(x: Tensor) -> Tensor:
     """All axes in reverse order, as NumPy's `T`: a view."""
-    return Permute.apply(x, order=tuple(range(x.ndim - 1, -1, -1)))
+    return Permute.apply(x, order=tuple(range(len(x.array.shape) - 1, -1, -1)))
 
 
 def expand(x: Tensor, *shape: Any) -> Tensor:
@@ -191,6 +190,4 @@ def split(x: Tensor, parts: int | Sequence[int], axis: int = 0) -> list[Tensor]:
 
 
 def _listed(values: tuple[Any, ...]) -> tuple[int, ...]:
-    if len(values) == 1 and isinstance(values[0], (list, tuple)):
-        return tuple(values[0])
-    return values
+    return tuple(values[0]) if len(values) == 1 and isinstance(values[0], (list, tuple)) else values

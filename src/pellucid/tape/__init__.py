@@ -1,7 +1,7 @@
 """The tape: tensors, the record of what was computed from them, and its replay backwards."""
 
 from . import tensor as _tensor
-from .constants import constant, is_one
+from .constants import constant, is_one, number_tensor
 from .dlpack import dlpack_device, from_dlpack, to_dlpack
 from .gradcheck import gradcheck
 from .op import Op, backward, tape
@@ -27,6 +27,7 @@ __all__ = [
     "is_one",
     "kept_bytes",
     "no_grad",
+    "number_tensor",
     "tape",
     "to_dlpack",
     "trace",

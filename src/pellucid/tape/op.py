@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..base.errors import DeviceError, DTypeError, GradientError, ShapeError
 from ..device import Array, Device
+from ..device.device import load
 from . import written
 from .constants import constant
-from .state import state, traces
+from .state import pauses, state, traces
 from .tensor import Tensor
 
 _sequence = itertools.count()
@@ -35,6 +37,9 @@ class Op:
     `adds_into` names an input whose gradient `backward` can add to one that is there. Where an operation before it in
     this backward pass made the gradient of that leaf, `made_so_far` holds it; `backward` may add to it and return none.
     """
+
+    # What every Op has lies in slots, which cost a third of entries of a dict; subclasses have a dict for the rest.
+    __slots__ = ("inputs", "kernels", "made_so_far", "output_shape", "recording", "sequence")
 
     saves: ClassVar[tuple[str, ...]] = ()
     names: ClassVar[tuple[str, ...]] = ()
@@ -101,11 +106,10 @@ class Op:
             elif there is not device:
                 raise _mixed(cls.__name__, device, there)
         assert device is not None
-        op = cls.__new__(cls)
+        op = cls()
         op.kernels = device.kernels
-        op.recording = recording = wanted and state.recording
+        op.recording = recording = wanted and (not pauses or state.recording)
         op.inputs = inputs
-        # Whether this thread traces is asked only while some thread does: state of a thread is slow to reach.
         if not traces or state.trace is None:
             out = op.forward(*arrays, **attributes)
         else:
@@ -150,8 +154,9 @@ class Op:
 
 def _first_apply(cls: type[Op], *inputs: Tensor | None, **options: Any) -> Tensor:
     """`apply` until it is called: writes out the functions of this Op, which would take too long for all at import."""
-    scope = {"new": object.__new__, "state": state, "traces": traces, "Tensor": Tensor, "sequence": _sequence}
-    apply = written.applying(cls, cls.forward, scope | {"mixed": _mixed})
+    scope = {"state": state, "traces": traces, "pauses": pauses, "sequence": _sequence, "mixed": _mixed}
+    scope["new_tensor"] = _tensor_maker()
+    apply = written.applying(cls, cls.forward, scope)
     cls.save = written.saving(cls, cls.saves)  # type: ignore[method-assign]
     cls.release = written.releasing(cls, cls.saves)  # type: ignore[method-assign]
     cls.apply = _loop if apply is None else staticmethod(apply)  # type: ignore[method-assign, assignment]
@@ -159,6 +164,14 @@ def _first_apply(cls: type[Op], *inputs: Tensor | None, **options: Any) -> Tenso
 
 
 _loop = Op.__dict__["apply"]
+
+
+@cache
+def _tensor_maker() -> Callable[[Array, bool, Tensor | None, Op | None], Tensor]:
+    """`new_tensor(array, requires_grad, grad, op)` in native code: every result is one."""
+    sample = Tensor(object(), True, Op())  # type: ignore[arg-type]
+    sample.grad = Tensor(sample.array)
+    return load("pellucid.device.objects").constructor(sample, "array", "requires_grad", "grad", "op")
 
 
 def _mixed(where: str, a: Device, b: Device) -> DeviceError:
@@ -233,6 +246,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
     made: dict[int, Tensor] = {}  # leaves whose gradient is this pass's own
     trace = state.trace if traces else None
     recording, state.recording = state.recording, False
+    pauses.append(None)
     try:
         while ops:
             op = ops.pop()
@@ -270,6 +284,7 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
                 op.release()
     finally:
         state.recording = recording
+        pauses.pop()
 
 
 def _accumulate(leaf: Tensor, dx: Array, shared: bool) -> None:

@@ -17,17 +17,21 @@ class _State(threading.local):
 
 
 state = _State()
-traces: list[Trace] = []  # of all threads
+# State of a thread is slow to reach. Of all threads, so that it is asked only while some thread's is not as usual:
+traces: list[Trace] = []  # that are active
+pauses: list[None] = []  # one for each time that recording was switched off and is not on again
 
 
 @contextmanager
 def no_grad() -> Iterator[None]:
     """Operations inside are not recorded: results do not require gradients and keep nothing for backward."""
     before, state.recording = state.recording, False
+    pauses.append(None)
     try:
         yield
     finally:
         state.recording = before
+        pauses.pop()
 
 
 @contextmanager

@@ -18,20 +18,20 @@ def apply({signature}):
     device = {first}_array.buffer.device
     wanted = always or {first}.requires_grad
     {others}
-    op = new(cls)
+    op = cls()
     op.kernels = device.kernels
-    op.recording = recording = wanted and state.recording
+    op.recording = recording = wanted and (not pauses or state.recording)
     op.inputs = ({inputs},)
     if not traces or state.trace is None:
         out = op.forward({arrays}{passed})
     else:
         out = state.trace.forward(op, [{arrays}], {{{attributes}}})
     if not recording or not out.dtype.is_float:
-        return Tensor(out)
+        return new_tensor(out, False, None, None)
     op.inputs = ({links},)
     op.output_shape = out.shape
     op.sequence = next(sequence)
-    return Tensor(out, True, op)
+    return new_tensor(out, True, None, op)
 """
 _OTHER = """
     if {x} is None:
@@ -48,7 +48,7 @@ _OTHER = """
 def applying(cls: type[Any], forward: Callable[..., Any], scope: dict[str, Any]) -> Callable[..., Any] | None:
     """`apply` for an Op with this forward; None where its arguments are not all known by name.
 
-    scope: what the function refers to: new, state, traces, Tensor, sequence, mixed.
+    scope: what the function refers to: state, traces, pauses, sequence, mixed, new_tensor.
     """
     names: list[str] = []
     attributes: list[str] = []

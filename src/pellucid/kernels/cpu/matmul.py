@@ -7,6 +7,7 @@ strides and dtypes only and is remembered, so a repeated product costs filling i
 from __future__ import annotations
 
 from array import array
+from typing import Any
 
 from ...base import dtypes, shapes
 from ...base.dtypes import DType
@@ -21,7 +22,8 @@ from .vectors_ir import Format
 
 _PLANS = 4096  # remembered
 _pool_run = pool.native_run()
-_plans: dict[object, Plan | SmallPlan] = {}
+_plans: dict[object, Plan] = {}
+_small: dict[object, SmallPlan] = {}
 
 
 def matmul(
@@ -43,7 +45,12 @@ def matmul(
         ShapeError: axes that do not fit.
         DTypeError: a dtype that is not a float, an operand_dtype other than bfloat16, float64 sums rounded to less.
     """
-    plan, bias = _plan(a, b, bias, operand_dtype, result_dtype)
+    about_bias = None if bias is None else (bias.shape, bias.strides, bias.dtype)
+    key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, about_bias, operand_dtype, result_dtype)
+    small = _small.get(key)
+    if small is not None:
+        return small.run(a, b, bias)
+    plan, bias = _plan(key, a, b, bias, operand_dtype, result_dtype)
     if isinstance(plan, SmallPlan):
         return plan.run(a, b, bias)
     return _run(plan, a, b, bias, a.buffer.device.empty(plan.shape, plan.dtype))
@@ -51,7 +58,8 @@ def matmul(
 
 def matmul_into(y: Array, a: Array, b: Array, *, operand_dtype: DType | None = None) -> None:
     """y = a @ b in memory that is there: contiguous, of the shape and a dtype `matmul` would give."""
-    plan, _ = _plan(a, b, None, operand_dtype, y.dtype)
+    key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, None, operand_dtype, y.dtype)
+    plan, _ = _plan(key, a, b, None, operand_dtype, y.dtype)
     assert y.shape == plan.shape
     assert y.is_contiguous
     if isinstance(plan, SmallPlan):
@@ -61,25 +69,36 @@ def matmul_into(y: Array, a: Array, b: Array, *, operand_dtype: DType | None = N
 
 
 def _plan(
-    a: Array, b: Array, bias: Array | None, operand_dtype: DType | None, result_dtype: DType | None
+    key: tuple[object, ...],
+    a: Array,
+    b: Array,
+    bias: Array | None,
+    operand_dtype: DType | None,
+    result_dtype: DType | None,
 ) -> tuple[Plan | SmallPlan, Array | None]:
-    """The plan of a product, remembered, and its bias as the plan reads it."""
+    """The plan of the product with this key, remembered, and its bias as the plan reads it."""
     if bias is not None and len(bias.shape) == 2:  # it is read as the sums are: in place, if it is laid out like them
         sums = dtypes.float64 if dtypes.promote(a.dtype, b.dtype) is dtypes.float64 else dtypes.float32
         if bias.dtype is not sums:
             bias = cast(bias, dtype=sums)
         elif not bias.is_contiguous:
             bias = copy(bias)
-    about_bias = None if bias is None else (bias.shape, bias.strides, bias.dtype)
     path = isa.current()
-    operands = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype)
-    key = (*operands, about_bias, operand_dtype, result_dtype, path.name, pool.threads())
-    plan = _plans.get(key)
-    if plan is None:
-        if len(_plans) >= _PLANS:
-            _plans.clear()
-        plan = _plans[key] = _checked_plan(a, b, bias, operand_dtype, result_dtype, path)
-    return plan, bias
+    full_key = (key, path.name, pool.threads())  # a small product depends on neither
+    found = _small.get(key) or _plans.get(full_key)
+    if found is None:
+        found = _checked_plan(a, b, bias, operand_dtype, result_dtype, path)
+        if isinstance(found, SmallPlan):
+            _keep(_small, key, found)
+        else:
+            _keep(_plans, full_key, found)
+    return found, bias
+
+
+def _keep(plans: dict[object, Any], key: object, plan: Plan | SmallPlan) -> None:
+    if len(plans) >= _PLANS:
+        plans.clear()
+    plans[key] = plan
 
 
 def linear_backward(

@@ -25,7 +25,7 @@ from .memory import contiguous, copy, fill_
 from .rows import accumulator, add_row, fold, largest, row_grain, sum_piece, sum_row
 
 _PART = 1 << 16  # elements of a row summed by one thread
-_REMEMBERED = 4096  # sums
+_REMEMBERED = 4096  # reductions
 _COLUMNS = 1024  # columns summed together, so that their sums stay in the first cache level
 
 
@@ -126,7 +126,7 @@ def _add_four(y, to, x, at, d, width):
 
 
 class _Once:
-    """A sum that is one launch: everything about it but its addresses. Remembered by shapes, strides and dtype."""
+    """A reduction that is one launch: everything about it but its addresses."""
 
     __slots__ = ("dtype", "grain", "items", "nbytes", "numbers", "run", "shape", "strides")
 
@@ -135,29 +135,36 @@ class _Once:
         self.items, self.grain, self.numbers = items, grain, numbers
         self.strides, self.nbytes = shapes.contiguous_strides(shape), math.prod(shape) * dtype.itemsize
 
+    def again(self, x: Array) -> Array:
+        """The result for another array of the same shape, strides and dtype."""
+        y = new_array(x.buffer.device.allocate(self.nbytes), self.shape, self.dtype, self.strides, 0)
+        self.run.launch(self.items, self.grain, x, y, *self.numbers)
+        return y
 
-_once: dict[tuple[object, ...], _Once] = {}
+
+_once: dict[tuple[object, ...], _Once] = {}  # by function, shape, strides, dtype, axes and whether they stay
+
+
+def _remember(key: tuple[object, ...], once: _Once) -> None:
+    if len(_once) >= _REMEMBERED:
+        _once.clear()
+    _once[key] = once
 
 
 def sum(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
     """y = sum over `axes`; narrow floats and float32 are accumulated in float32 or wider; integers give int64"""
-    device = x.buffer.device
-    key = (x.shape, x.strides, x.dtype, axes, keepdims)
+    key = (sum, x.shape, x.strides, x.dtype, axes, keepdims)
     known = _once.get(key)
     if known is not None:
-        y = new_array(device.allocate(known.nbytes), known.shape, known.dtype, known.strides, 0)
-        known.run.launch(known.items, known.grain, x, y, *known.numbers)
-        return y
-    y = device.empty(shapes.reduced(x.shape, axes, keepdims), x.dtype if x.dtype.is_float else dtypes.int64)
+        return known.again(x)
+    y = x.device.empty(shapes.reduced(x.shape, axes, keepdims), x.dtype if x.dtype.is_float else dtypes.int64)
     if not x.size:
         fill_(y, value=0)
         return y
     form = _Form(x, axes)
     once = _sum_into(form, y) if form.n_inner == 1 else _sum_down(form, y)
     if once is not None and form.x is x:
-        if len(_once) >= _REMEMBERED:
-            _once.clear()
-        _once[key] = once
+        _remember(key, once)
     return y
 
 
@@ -246,26 +253,33 @@ def _argmax(lo, hi, x, y, n, columns, step, d, s):
 
 def max(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
     """y = the largest element over `axes`; NaN wins; no axis may be empty"""
-    return _along(_max, x, axes, shapes.reduced(x.shape, axes, keepdims), x.dtype)
+    return _along(_max, x, axes, keepdims, x.dtype)
 
 
 def min(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
     """y = the smallest element over `axes`; NaN wins; no axis may be empty"""
-    return _along(_min, x, axes, shapes.reduced(x.shape, axes, keepdims), x.dtype)
+    return _along(_min, x, axes, keepdims, x.dtype)
 
 
 def argmax(x: Array, *, axis: int) -> Array:
     """int64 position of the largest element along `axis`; the lowest position wins a tie, the first NaN wins all"""
     axes = (axis % x.rank,) if x.rank else ()
-    return _along(_argmax, x, axes, shapes.reduced(x.shape, axes, False), dtypes.int64)
+    return _along(_argmax, x, axes, False, dtypes.int64)
 
 
-def _along(run: Kernel, x: Array, axes: Shape, shape: Shape, dtype: DType) -> Array:
-    y = x.device.empty(shape, dtype)
+def _along(run: Kernel, x: Array, axes: Shape, keepdims: bool, dtype: DType) -> Array:
+    key = (run, x.shape, x.strides, x.dtype, axes, keepdims)
+    known = _once.get(key)
+    if known is not None:
+        return known.again(x)
+    y = x.device.empty(shapes.reduced(x.shape, axes, keepdims), dtype)
     if y.size:
         form = _Form(x, axes)
-        steps = (form.step_outer, form.step_reduced, form.step_inner)
-        run(y.size, row_grain(form.n_reduced), form.x, y, form.n_reduced, form.n_inner, *steps)
+        numbers = (form.n_reduced, form.n_inner, form.step_outer, form.step_reduced, form.step_inner)
+        once = _Once(run, y.shape, dtype, y.size, row_grain(form.n_reduced), numbers)
+        run(once.items, once.grain, form.x, y, *numbers)
+        if form.x is x:
+            _remember(key, once)
     return y
 
 

@@ -80,15 +80,16 @@ class SmallPlan:
         self.table = words([k, n, *a.strides, *b.strides, *((0, 0) if bias is None else (bias.strides[0], 1))])
 
     def run(self, a: Array, b: Array, bias: Array | None) -> Array:
-        return self.run_into(
-            new_array(a.buffer.device.allocate(self.nbytes), self.shape, self.dtype, self.strides, 0), a, b, bias
-        )
-
-    def run_into(self, y: Array, a: Array, b: Array, bias: Array | None) -> Array:
+        y = new_array(a.buffer.device.allocate(self.nbytes), self.shape, self.dtype, self.strides, 0)
         # One chunk, and never a grain of 1: this is done before Python's lock could be handed over.
         rows = self.rows
         _product.launch(rows, rows + 1, a, b, a if bias is None else bias, y, self.table)
         return y
+
+    def run_into(self, y: Array, a: Array, b: Array, bias: Array | None) -> None:
+        """The same in memory that is there."""
+        rows = self.rows
+        _product.launch(rows, rows + 1, a, b, a if bias is None else bias, y, self.table)
 
 
 def small_plan(a: Array, b: Array, bias: Array | None, operand: DType | None, result: DType | None) -> SmallPlan | None:
