@@ -18,7 +18,7 @@ from ...base import dtypes
 from ...base.errors import ShapeError
 from ...device import Array, pool
 from ..llama_layers import MATRICES, LlamaLayers
-from . import ir, isa, products_ir, step_ir
+from . import digits_ir, ir, isa, step_ir
 from .inference import passes, prepare_words, product_words, segment_word
 from .products_ir import PREPARE, PRODUCT
 from .step_ir import ATTEND, ROTATE
@@ -89,14 +89,14 @@ class _Program:
         self.scores_row = 4 * -(-self.capacity // _LANES) * _LANES
         sizes = dict.fromkeys(("x", "normed", "sum", "hidden"), 4 * longest)
         sizes |= {"q": 4 * self.inner, "o": 4 * self.inner, "k": 4 * self.row, "v": 4 * self.row}
-        sizes |= {"digits": products_ir.digits_bytes(longest), "scores": self.scores_row * (self.inner // self.d)}
+        sizes |= {"digits": digits_ir.digits_bytes(longest), "scores": self.scores_row * (self.inner // self.d)}
         sizes = {name: (n + 63) & -64 for name, n in sizes.items()}
         self._scratch = layers.keys[0].device.allocate(sum(sizes.values()))
         self.at: dict[str, int] = {}
         address = self._scratch.address
         for name, n in sizes.items():
             self.at[name], address = address, address + n
-        if not (self.code.digits and products_ir.fits_digits(longest)):
+        if not (self.code.digits and digits_ir.fits_digits(longest)):
             self.at["digits"] = 0
 
     def _layer(self, layers: LlamaLayers, i: int) -> list[Launch]:

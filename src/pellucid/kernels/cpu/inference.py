@@ -18,7 +18,7 @@ from ...base import dtypes
 from ...base.dtypes import DType
 from ...base.errors import DTypeError, ShapeError
 from ...device import Array, pool
-from . import ir, isa, products_ir
+from . import digits_ir, ir, isa, products_ir
 from .formats import load, store
 from .launch import kernel
 from .matmul import matmul
@@ -52,7 +52,7 @@ def passes(weight: DType, operand: DType | None, path: isa.Isa) -> Passes:
     form = Format("float32" if operand is None else "rounded", path)
     engine = ir.compile_functions(products_ir.passes_text(form, weight.name), path)
     prepare, product, gated = map(engine.get_function_address, ("prepare", "product", "gated"))
-    return Passes(prepare, product, gated, weight is dtypes.int8 and path.dot8)
+    return Passes(prepare, product, gated, weight is dtypes.int8 and digits_ir.digits_of(path) is not None)
 
 
 def prepare_words(k: int, *, eps: float | None = None) -> array[int]:
@@ -60,7 +60,7 @@ def prepare_words(k: int, *, eps: float | None = None) -> array[int]:
     words = array("q", bytes(8 * len(PREPARE)))
     words[PREPARE.index("x_row")] = words[PREPARE.index("out_row")] = 4 * k
     words[PREPARE.index("k")] = k
-    words[PREPARE.index("digits_row")] = products_ir.digits_bytes(k)
+    words[PREPARE.index("digits_row")] = digits_ir.digits_bytes(k)
     (words[PREPARE.index("eps")],) = struct.unpack("<i", struct.pack("<f", eps or 0.0))
     return words
 
@@ -69,7 +69,7 @@ def product_words(k: int, lines: list[int], itemsize: int, *, rows: int = 1) -> 
     """A block of `product` or `gated` without its addresses, for matrices of so many lines; and the items."""
     words = array("q", bytes(8 * (len(PRODUCT) + SEGMENTS * len(SEGMENT))))
     per_task = max(16, min(LINES, _ITEM_BYTES // max(1, k * itemsize)) // 16 * 16)
-    facts = {"k": k, "rows": rows, "x_row": 4 * k, "digits_row": products_ir.digits_bytes(k), "per_task": per_task}
+    facts = {"k": k, "rows": rows, "x_row": 4 * k, "digits_row": digits_ir.digits_bytes(k), "per_task": per_task}
     for name, value in {**facts, "y_row": 4 * lines[0]}.items():
         words[PRODUCT.index(name)] = value
     start = 0
@@ -118,11 +118,11 @@ def held_linear(
     scale, bias = (None if a is None else contiguous(a) for a in (scale, bias))
     device = x.device
     y = device.empty((m, n), dtypes.float32)
-    scratch = device.allocate(m * (4 * k + products_ir.digits_bytes(k)) + 64)
+    scratch = device.allocate(m * (4 * k + digits_ir.digits_bytes(k)) + 64)
     blank, product, items = _blank(k, n, weight.dtype.itemsize, m)
     words, block = blank[:], product[:]
-    digits = scratch.address if code.digits and products_ir.fits_digits(k) else 0
-    words[_X], words[_OUT], words[_P_DIGITS] = x.address, scratch.address + m * products_ir.digits_bytes(k), digits
+    digits = scratch.address if code.digits and digits_ir.fits_digits(k) else 0
+    words[_X], words[_OUT], words[_P_DIGITS] = x.address, scratch.address + m * digits_ir.digits_bytes(k), digits
     pool.run(code.prepare, words.buffer_info()[0], m, m)
     block[_FROM], block[_DIGITS], block[_WEIGHT], block[_Y] = words[_OUT], digits, weight.address, y.address
     for word, array_ in ((_SCALE, scale), (_BIAS, bias)):

@@ -28,6 +28,7 @@ class Isa:
     tiles: whether products of whole tiles of bfloat16 are one instruction (AMX).
     bf16: whether products of bfloat16 pairs are one instruction.
     dot8: whether sums of four products of int8 are one instruction (VNNI, which came before that for bfloat16).
+    dot16: whether sums of two products of int16 are one instruction.
     fused: multiply-add is one instruction with one rounding.
     half: float16 conversions are instructions.
     machine, cpu: what to compile for (a value of `platform.machine()`, an LLVM processor name; "" is the baseline).
@@ -41,6 +42,7 @@ class Isa:
     tiles: bool
     bf16: bool
     dot8: bool
+    dot16: bool
     fused: bool
     half: bool
     machine: str | None
@@ -59,12 +61,26 @@ _AVX512BF16 = (*_AVX512, "avx512vnni", "avx512bf16")
 
 #: Best first. Tiles fill the registers: accumulators + one step of columns + a broadcast row value.
 ALL = (
-    Isa("amx", 64, 12, 2, True, True, True, True, True, "x86_64", "x86-64-v4", (*_AVX512BF16, "amx-tile", "amx-bf16")),
-    Isa("avx512bf16", 64, 12, 2, False, True, True, True, True, "x86_64", "x86-64-v4", _AVX512BF16),
-    Isa("avx512", 64, 12, 2, False, False, False, True, True, "x86_64", "x86-64-v4", _AVX512),
-    Isa("avx2", 32, 6, 2, False, False, False, True, True, "x86_64", "x86-64-v3", _AVX2),
-    Isa("neon", 16, 12, 2, False, False, False, True, True, "aarch64", "generic", ("neon",)),
-    Isa("portable", 16, 4, 2, False, False, False, False, False, None, "", ()),
+    Isa(
+        "amx",
+        64,
+        12,
+        2,
+        True,
+        True,
+        True,
+        True,
+        True,
+        True,
+        "x86_64",
+        "x86-64-v4",
+        (*_AVX512BF16, "amx-tile", "amx-bf16"),
+    ),
+    Isa("avx512bf16", 64, 12, 2, False, True, True, True, True, True, "x86_64", "x86-64-v4", _AVX512BF16),
+    Isa("avx512", 64, 12, 2, False, False, False, True, True, True, "x86_64", "x86-64-v4", _AVX512),
+    Isa("avx2", 32, 6, 2, False, False, False, True, True, True, "x86_64", "x86-64-v3", _AVX2),
+    Isa("neon", 16, 12, 2, False, False, False, False, True, True, "aarch64", "generic", ("neon",)),
+    Isa("portable", 16, 4, 2, False, False, False, False, False, False, None, "", ()),
 )
 _BY_NAME = {isa.name: isa for isa in ALL}
 
