@@ -59,6 +59,10 @@ class Sampler:
 
     def sample(self, logits: np.ndarray[Any, Any], history: Iterable[int] = ()) -> int:
         """The chosen id. logits: (vocabulary,); history: ids so far; those outside the vocabulary are ignored."""
+        if self.temperature <= 0 and self.repetition_penalty is None:
+            found = _largest(np.asarray(logits).reshape(-1))
+            if found is not None:
+                return found
         scores = np.array(logits, dtype=np.float64).reshape(-1)
         if scores.size == 0:
             raise ConfigError("Sampler.sample", "no logits to choose from")
@@ -92,3 +96,12 @@ class Sampler:
         running = np.cumsum(weights)
         index = int(np.searchsorted(running, u * running[-1], side="right"))
         return min(index, int(np.flatnonzero(weights)[-1]))
+
+
+def _largest(logits: np.ndarray[Any, Any]) -> int | None:
+    """The lowest id with the largest logit, straight from what was computed; None where that takes a closer look:
+    with something that is not a number, which NumPy takes for the largest."""
+    if logits.size == 0 or logits.dtype.kind != "f":
+        return None
+    best = int(logits.argmax())
+    return None if np.isnan(logits[best]) else best
