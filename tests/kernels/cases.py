@@ -594,7 +594,7 @@ for _weight in HELD:
         @case(
             "decode_layers",
             f"{_weight.name}-{_position}",
-            shapes=((8, 2, 1, 4, 12), (100, 3, 3, 6, 63), (64, 4, 2, 32, 160), (64, 2, 1, 80, 96)),
+            shapes=((8, 2, 1, 4, 12), (100, 3, 3, 6, 63), (64, 6, 2, 32, 160), (64, 2, 1, 80, 96), (40, 7, 1, 10, 24)),
             layouts=("plain",),
         )
         def _decode_layers(d: Data, s: Shape, weight: DType = _weight, position: int = _position) -> Call:

@@ -154,7 +154,7 @@ def test_nothing_behind_the_arrays_is_read(path: isa.Isa, guarded: Guarded, dtyp
 
 
 def layers_of(rng: np.random.Generator, dtype: DType) -> LlamaLayers:
-    width, heads, kv_heads, size, hidden, room = 40, 4, 2, 10, 70, 20
+    width, heads, kv_heads, size, hidden, room = 40, 6, 2, 10, 70, 20
     q, kv = heads * size, kv_heads * size
     shapes = ((q, width), (kv, width), (kv, width), (width, q), *[(hidden, width)] * 2, (width, hidden))
     matrices = [held(rng, dtype, *shape) for _ in range(2) for shape in shapes]
@@ -177,7 +177,7 @@ def layers_of(rng: np.random.Generator, dtype: DType) -> LlamaLayers:
 def test_layers_have_the_same_bits_on_any_number_of_threads(path: isa.Isa, dtype: DType) -> None:
     before, found = pool.threads(), []
     try:
-        for count in (1, 2, 3):
+        for count in (1, 2, 4, 6):  # with more, fewer query heads read a key together
             pool.set_threads(count)
             layers = layers_of(np.random.default_rng(4), dtype)
             x = array(np.random.default_rng(5).normal(size=40))
@@ -186,7 +186,7 @@ def test_layers_have_the_same_bits_on_any_number_of_threads(path: isa.Isa, dtype
             found.append([cpu.download(a).tobytes() for a in (x, *layers.keys, *layers.values)])
     finally:
         pool.set_threads(before)
-    assert found[0] == found[1] == found[2]
+    assert found.count(found[0]) == len(found)
 
 
 def test_what_does_not_fit() -> None:

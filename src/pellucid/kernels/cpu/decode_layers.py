@@ -21,7 +21,7 @@ from ..llama_layers import MATRICES, LlamaLayers
 from . import digits_ir, ir, isa, step_ir
 from .inference import passes, prepare_words, product_words, segment_word
 from .products_ir import PREPARE, PRODUCT
-from .step_ir import ATTEND, ROTATE
+from .step_ir import ATTEND, MOST_TOGETHER, ROTATE
 from .vectors_ir import Format
 
 _LANES = 16  # at most in a vector of scores
@@ -146,12 +146,12 @@ class _Program:
     def _attend(self, places: dict[str, int]) -> Launch:
         (scale,) = struct.unpack("<i", struct.pack("<f", math.log2(math.e) / math.sqrt(self.d)))
         facts = places | {name: self.at[name] for name in ("scores", "o")}
-        facts |= {"scores_row": self.scores_row, "group": self.inner // self.row, "d": self.d, "row": self.row}
-        return (
-            self.native["attend"],
-            array("q", [(facts | {"scale": scale})[name] for name in ATTEND]),
-            self.inner // self.d,
-        )
+        group, kv_heads = self.inner // self.row, self.row // self.d
+        facts |= {"scores_row": self.scores_row, "group": group, "d": self.d, "row": self.row, "scale": scale}
+        # Query heads that share a key/value head read it together, unless that leaves threads without work.
+        parts = max(-(-group // MOST_TOGETHER), min(group, pool.threads() // kv_heads))
+        facts["together"] = together = -(-group // parts)
+        return self.native["attend"], array("q", [facts[name] for name in ATTEND]), kv_heads * -(-group // together)
 
 
 _programs: WeakKeyDictionary[LlamaLayers, _Program] = WeakKeyDictionary()

@@ -16,10 +16,13 @@ from .vectors_ir import Format
 
 #: Words of the block of each pass, and of a launch in the block of `chain`, which begins with HEAD.
 ROTATE = ("q", "k", "v", "heads", "kv_heads", "half", "cos", "sin", "keys", "values", "interleaved", "position")
-ATTEND = ("q", "keys", "values", "scores", "scores_row", "o", "group", "d", "row", "scale", "position")
+ATTEND = ("q", "keys", "values", "scores", "scores_row", "o", "group", "together", "d", "row", "scale", "position")
 HEAD = ("run", "launches")
 LAUNCH = ("address", "block", "items", "grain")
 
+#: Query heads at most that read keys and values together: their sums, numbers and a key fill sixteen registers.
+MOST_TOGETHER = 3
+_AHEAD = 16  # positions from the key or value that is read to the one asked of memory: those of a head lie apart
 _TOGETHER = 4  # keys whose scores, or vectors of features whose sums, are made at once
 _LOWEST = "0xFFF0000000000000"  # minus infinity
 
@@ -63,82 +66,103 @@ def _rotate(e: Floats) -> Function:
 
 
 def _attend(e: Floats) -> Function:
-    """Items are query heads; query head h reads key/value head h // group, positions 0 to `position`.
+    """Items are key/value heads with `together` of the `group` query heads that read them, positions 0 to `position`.
 
-    Scores lie in a row of memory for each head, in units of log 2: `scale` has log2(e) in it. Keys have d features,
-    `row` floats from position to position.
+    Scores lie in a row of memory for each query head, in units of log 2: `scale` has log2(e) in it. Keys have d
+    features, `row` floats from position to position.
     """
     f = Function("attend", "ptr %block, i64 %lo, i64 %hi")
-    scores_row, group, d, row = words_of(f, ATTEND, "scores_row", "group", "d", "row")
+    scores_row, group, together, d, row = words_of(f, ATTEND, "scores_row", "group", "together", "d", "row")
     q, keys, values, scores, o, cell = pointers_of(f, ATTEND, "q", "keys", "values", "scores", "o", "position")
     scale = e.splat(f, f.load("float", f.at("%block", 8 * ATTEND.index("scale")), 8))
     count, row = f.add(f.load("i64", cell, 8), 1), f.mul(row, 4)
-    whole = f.let(f"and i64 {d}, {-e.n}")
-    with f.loop("%lo", "%hi") as head:
-        own, shared = f.mul(f.mul(head, d), 4), f.mul(f.mul(f.div(head, group), d), 4)
-        s = f.at(scores, f.mul(head, scores_row))
-        _score(e, f, f.at(q, own), f.at(keys, shared), row, count, d, whole, s)
-        highest = Variable(f, e.vector, e.number(_LOWEST))
-        with f.loop(0, count, e.n) as j:
-            mask = e.mask(f, f.sub(count, j))
-            value = e.op(f, "fmul", e.load(f, s, j, mask), scale)
-            e.store(f, value, s, j, mask)
-            value = f.let(f"select <{e.n} x i1> {mask}, {e.vector} {value}, {e.vector} {e.number(_LOWEST)}")
-            larger = f.let(f"fcmp ogt {e.vector} {value}, {highest.get()}")
-            highest.set(f.let(f"select <{e.n} x i1> {larger}, {e.vector} {value}, {e.vector} {highest.get()}"))
-        call = e.declare("float", f"llvm.vector.reduce.fmax.v{e.n}f32", e.vector)
-        top = e.splat(f, f.let(f"{call}({e.vector} {highest.get()})"))
-        total = Variable(f, e.vector, "zeroinitializer")
-        with f.loop(0, count, e.n) as j:
-            mask = e.mask(f, f.sub(count, j))
-            power = e.exp2(f, e.op(f, "fsub", e.load(f, s, j, mask), top))
-            e.store(f, power, s, j, mask)
-            inside = f.let(f"select <{e.n} x i1> {mask}, {e.vector} {power}, {e.vector} zeroinitializer")
-            total.set(e.op(f, "fadd", total.get(), inside))
-        share = e.splat(f, f.let(f"fdiv float 1.0, {e.total(f, total.get())}"))
-        _weigh(e, f, s, f.at(values, shared), row, count, d, share, f.at(o, own))
+    parts = f.div(f.add(group, f.sub(together, 1)), together)
+    with f.loop("%lo", "%hi") as item:
+        shared, begin = f.div(item, parts), f.mul(f.rem(item, parts), together)
+        first, heads = f.add(f.mul(shared, group), begin), f.least(together, f.sub(group, begin))
+        here = f.mul(f.mul(shared, d), 4)
+        for n in range(1, MOST_TOGETHER + 1):
+            with f.when(f.is_("eq", heads, n)):
+                own = [f.mul(f.mul(f.add(first, h), d), 4) for h in range(n)]
+                s = [f.at(scores, f.mul(f.add(first, h), scores_row)) for h in range(n)]
+                _score(e, f, [f.at(q, at) for at in own], f.at(keys, here), row, count, d, s)
+                shares = [_soften(e, f, of, count, scale) for of in s]
+                _weigh(e, f, s, f.at(values, here), row, count, d, shares, [f.at(o, at) for at in own])
     return f
 
 
-def _score(e: Floats, f: Function, q: str, keys: str, row: str, count: str, d: str, whole: str, s: str) -> None:
-    """s = q k^T for `count` keys; the last one again behind them."""
-    last = f.sub(count, 1)
+def _soften(e: Floats, f: Function, s: str, count: str, scale: str) -> str:
+    """s = 2**(scale s - the largest of them); returns 1 / their sum in every lane."""
+    highest = Variable(f, e.vector, e.number(_LOWEST))
+    with f.loop(0, count, e.n) as j:
+        mask = e.mask(f, f.sub(count, j))
+        value = e.op(f, "fmul", e.load(f, s, j, mask), scale)
+        e.store(f, value, s, j, mask)
+        value = f.let(f"select <{e.n} x i1> {mask}, {e.vector} {value}, {e.vector} {e.number(_LOWEST)}")
+        larger = f.let(f"fcmp ogt {e.vector} {value}, {highest.get()}")
+        highest.set(f.let(f"select <{e.n} x i1> {larger}, {e.vector} {value}, {e.vector} {highest.get()}"))
+    call = e.declare("float", f"llvm.vector.reduce.fmax.v{e.n}f32", e.vector)
+    top = e.splat(f, f.let(f"{call}({e.vector} {highest.get()})"))
+    total = Variable(f, e.vector, "zeroinitializer")
+    with f.loop(0, count, e.n) as j:
+        mask = e.mask(f, f.sub(count, j))
+        power = e.exp2(f, e.op(f, "fsub", e.load(f, s, j, mask), top))
+        e.store(f, power, s, j, mask)
+        inside = f.let(f"select <{e.n} x i1> {mask}, {e.vector} {power}, {e.vector} zeroinitializer")
+        total.set(e.op(f, "fadd", total.get(), inside))
+    return e.splat(f, f.let(f"fdiv float 1.0, {e.total(f, total.get())}"))
+
+
+def _score(e: Floats, f: Function, q: list[str], keys: str, row: str, count: str, d: str, s: list[str]) -> None:
+    """s = q k^T of each head for `count` keys; the last one again behind them."""
+    last, whole, ahead = f.sub(count, 1), f.let(f"and i64 {d}, {-e.n}"), f.mul(row, _AHEAD)
     with f.loop(0, count, _TOGETHER) as j:
         lines = [f.at(keys, f.mul(f.least(f.add(j, i), last), row)) for i in range(_TOGETHER)]
-        total = [Variable(f, e.vector, "zeroinitializer") for _ in lines]
+        total = [[Variable(f, e.vector, "zeroinitializer") for _ in q] for _ in lines]
         with f.loop(0, whole, e.n) as i:
-            value = f.load(e.vector, f.at(q, f.mul(i, 4)), 4)
+            numbers = [f.load(e.vector, f.at(head, f.mul(i, 4)), 4) for head in q]
             for line, sums in zip(lines, total, strict=True):
+                e.prefetch(f, f.at(f.at(line, ahead), f.mul(i, 4)))
                 key = f.load(e.vector, f.at(line, f.mul(i, 4)), 4)
-                sums.set(e.multiply_add(f, value, key, sums.get()))
+                for value, of in zip(numbers, sums, strict=True):
+                    of.set(e.multiply_add(f, value, key, of.get()))
         with f.loop(whole, d, e.n) as i:
             mask = e.mask(f, f.sub(d, i))
-            value = e.load(f, q, i, mask)
+            numbers = [e.load(f, head, i, mask) for head in q]
             for line, sums in zip(lines, total, strict=True):
-                sums.set(e.multiply_add(f, value, e.load(f, line, i, mask), sums.get()))
-        f.store("<4 x float>", e.four_sums(f, [sums.get() for sums in total]), f.at(s, f.mul(j, 4)), 4)
+                key = e.load(f, line, i, mask)
+                for value, of in zip(numbers, sums, strict=True):
+                    of.set(e.multiply_add(f, value, key, of.get()))
+        for h, to in enumerate(s):
+            f.store("<4 x float>", e.four_sums(f, [sums[h].get() for sums in total]), f.at(to, f.mul(j, 4)), 4)
 
 
-def _weigh(e: Floats, f: Function, s: str, values: str, row: str, count: str, d: str, share: str, o: str) -> None:
-    """o = share s v for `count` positions, a few vectors of features at once."""
-    some = f.let(f"and i64 {d}, {-_TOGETHER * e.n}")
+def _weigh(
+    e: Floats, f: Function, s: list[str], values: str, row: str, count: str, d: str, shares: list[str], o: list[str]
+) -> None:
+    """o = share s v of each head for `count` positions, a few vectors of features at once."""
+    some, ahead = f.let(f"and i64 {d}, {-_TOGETHER * e.n}"), f.mul(row, _AHEAD)
     for start, stop, vectors in (("0", some, _TOGETHER), (some, d, 1)):
         with f.loop(start, stop, vectors * e.n) as i:
             mask = e.mask(f, f.sub(d, i)) if vectors == 1 else ""
-            total = [Variable(f, e.vector, "zeroinitializer") for _ in range(vectors)]
+            total = [[Variable(f, e.vector, "zeroinitializer") for _ in s] for _ in range(vectors)]
             here = f.at(values, f.mul(i, 4))
             with f.loop(0, count) as j:
-                weight = e.splat(f, f.load("float", f.at(s, f.mul(j, 4)), 4))
+                weights = [e.splat(f, f.load("float", f.at(of, f.mul(j, 4)), 4)) for of in s]
                 line = f.at(here, f.mul(j, row))
                 for u, sums in enumerate(total):
+                    if 4 * u * e.n % 64 == 0:
+                        e.prefetch(f, f.at(f.at(line, ahead), 4 * u * e.n))
                     value = f.load(e.vector, f.at(line, 4 * u * e.n), 4) if vectors > 1 else e.load(f, line, "0", mask)
-                    sums.set(e.multiply_add(f, weight, value, sums.get()))
+                    for weight, of in zip(weights, sums, strict=True):
+                        of.set(e.multiply_add(f, weight, value, of.get()))
             for u, sums in enumerate(total):
-                value, to = e.op(f, "fmul", sums.get(), share), f.at(f.at(o, f.mul(i, 4)), 4 * u * e.n)
-                if vectors > 1:
-                    f.store(e.vector, value, to, 4)
-                else:
-                    e.store(f, value, to, "0", mask)
+                for head, of, share in zip(o, sums, shares, strict=True):
+                    value, to = e.op(f, "fmul", of.get(), share), f.at(f.at(head, f.mul(i, 4)), 4 * u * e.n)
+                    if vectors > 1:
+                        f.store(e.vector, value, to, 4)
+                    else:
+                        e.store(f, value, to, "0", mask)
 
 
 def _chain() -> Function:
