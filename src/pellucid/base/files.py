@@ -32,17 +32,19 @@ def reason(error: OSError) -> str:
 
 def open_regular(path: StrPath) -> BinaryIO:
     """A file open for reading. Raises OSError also for a pipe or a device, which might never end or even begin."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    # The handle is the file's own from the start: whoever closed it here after an interrupt might come second.
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - it is what is returned
     try:
-        mode = os.fstat(handle).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
-        return open(handle, "rb")
+        return file
     except BaseException:
-        os.close(handle)
+        file.close()
         raise
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 @contextmanager
