@@ -59,7 +59,7 @@ def matmul(
 def matmul_into(y: Array, a: Array, b: Array, *, operand_dtype: DType | None = None) -> None:
     """y = a @ b in memory that is there: contiguous, of the shape and a dtype `matmul` would give."""
     key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, None, operand_dtype, y.dtype)
-    plan, _ = _plan(key, a, b, None, operand_dtype, y.dtype)
+    plan = _small.get(key) or _plan(key, a, b, None, operand_dtype, y.dtype)[0]
     assert y.shape == plan.shape
     assert y.is_contiguous
     if isinstance(plan, SmallPlan):
@@ -76,7 +76,7 @@ def _plan(
     operand_dtype: DType | None,
     result_dtype: DType | None,
 ) -> tuple[Plan | SmallPlan, Array | None]:
-    """The plan of the product with this key, remembered, and its bias as the plan reads it."""
+    """The plan of the product with this key, where `_small` has none yet, and its bias as the plan reads it."""
     if bias is not None and len(bias.shape) == 2:  # it is read as the sums are: in place, if it is laid out like them
         sums = dtypes.float64 if dtypes.promote(a.dtype, b.dtype) is dtypes.float64 else dtypes.float32
         if bias.dtype is not sums:
@@ -85,13 +85,14 @@ def _plan(
             bias = copy(bias)
     path = isa.current()
     full_key = (key, path.name, pool.threads())  # a small product depends on neither
-    found = _small.get(key) or _plans.get(full_key)
-    if found is None:
-        found = _checked_plan(a, b, bias, operand_dtype, result_dtype, path)
-        if isinstance(found, SmallPlan):
-            _keep(_small, key, found)
-        else:
-            _keep(_plans, full_key, found)
+    known = _plans.get(full_key)
+    if known is not None:
+        return known, bias
+    found = _checked_plan(a, b, bias, operand_dtype, result_dtype, path)
+    if isinstance(found, SmallPlan):
+        _keep(_small, key, found)
+    else:
+        _keep(_plans, full_key, found)
     return found, bias
 
 
