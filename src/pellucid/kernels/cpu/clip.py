@@ -18,16 +18,20 @@ from .functions import summing
 from .launch import kernel
 from .launch_ir import MOST_LISTED
 from .memory import copy
-from .pieces import pieces, shape_of
+from .pieces import BLOCK, ask_block, pieces, shape_of
 from .rows import sum_piece
 
 
 @summing
 def _squares(x, i, n):
     total = 0.0
-    for k in range(n):
-        v = np.float64(load(x, i + k))
-        total += v * v
+    quarter = (n + 4 * BLOCK - 1) // (4 * BLOCK) * BLOCK
+    for start in range(i, i + quarter, BLOCK):
+        for at in range(start, i + n, quarter):
+            ask_block(x, at)
+            for k in range(at, min(at + BLOCK, i + n)):
+                v = np.float64(load(x, k))
+                total += v * v
     return total
 
 

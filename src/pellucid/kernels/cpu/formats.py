@@ -148,6 +148,25 @@ def store(typing_context, array, index, value):
 
 
 @intrinsic
+def ask(typing_context, array, index):
+    """Asks memory for the cache line of an element that will be read; one that is not there does no harm."""
+    if not _fits(array, index):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        pointer = _pointer(context, builder, array, arguments[0], index, arguments[1])
+        byte = ir.IntType(8).as_pointer()
+        takes = [byte, _I32, _I32, _I32]
+        prefetch = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), takes), "llvm.prefetch.p0"
+        )
+        builder.call(prefetch, [builder.bitcast(pointer, byte), _I32(0), _I32(3), _I32(1)])  # to read, to keep, data
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+@intrinsic
 def element(typing_context, array, index):
     """The element at an index as it lies in memory: uint16 bits for the 16-bit formats. For copies."""
     if not _fits(array, index):

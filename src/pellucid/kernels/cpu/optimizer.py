@@ -16,7 +16,7 @@ from .formats import array_at, load, store
 from .functions import like
 from .launch import kernel
 from .launch_ir import MOST_LISTED
-from .pieces import pieces, shape_of
+from .pieces import BLOCK, ask_block, pieces, shape_of
 
 _first = itemgetter(0)
 
@@ -28,10 +28,13 @@ def _sgd(lo, hi, weights, grads, weight_like, grad_like, scale, table, lr, weigh
     for item in range(lo, hi):
         number, first, last = load(table, 3 * item), load(table, 3 * item + 1), load(table, 3 * item + 2)
         weight, grad = array_at(weights, number, weight_like), array_at(grads, number, grad_like)
-        for i in range(first, last):
-            w = load(weight, i)
-            g = like(load(grad, i), w) * like(factor, w) + like(weight_decay, w) * w
-            store(weight, i, w - like(lr, w) * g)
+        for at in range(first, last, BLOCK):
+            ask_block(weight, at)
+            ask_block(grad, at)
+            for i in range(at, min(at + BLOCK, last)):
+                w = load(weight, i)
+                g = like(load(grad, i), w) * like(factor, w) + like(weight_decay, w) * w
+                store(weight, i, w - like(lr, w) * g)
 
 
 @kernel
@@ -45,13 +48,17 @@ def _sgd_momentum(
         number, first, last = load(table, 3 * item), load(table, 3 * item + 1), load(table, 3 * item + 2)
         weight, grad = array_at(weights, number, weight_like), array_at(grads, number, grad_like)
         velocity = array_at(velocities, number, velocity_like)
-        for i in range(first, last):
-            w = load(weight, i)
-            g = like(load(grad, i), w) * like(factor, w) + like(weight_decay, w) * w
-            u = like(momentum, w) * load(velocity, i) + g
-            store(velocity, i, u)
-            step = g + like(momentum, w) * u if nesterov else u
-            store(weight, i, w - like(lr, w) * step)
+        for at in range(first, last, BLOCK):
+            ask_block(weight, at)
+            ask_block(grad, at)
+            ask_block(velocity, at)
+            for i in range(at, min(at + BLOCK, last)):
+                w = load(weight, i)
+                g = like(load(grad, i), w) * like(factor, w) + like(weight_decay, w) * w
+                u = like(momentum, w) * load(velocity, i) + g
+                store(velocity, i, u)
+                step = g + like(momentum, w) * u if nesterov else u
+                store(weight, i, w - like(lr, w) * step)
 
 
 @kernel
@@ -65,15 +72,20 @@ def _adamw(
         number, start, end = load(table, 3 * item), load(table, 3 * item + 1), load(table, 3 * item + 2)
         weight, grad = array_at(weights, number, weight_like), array_at(grads, number, grad_like)
         first, second = array_at(firsts, number, first_like), array_at(seconds, number, second_like)
-        for i in range(start, end):
-            w = load(weight, i)
-            g = like(load(grad, i), w) * like(factor, w)
-            m = like(beta1, w) * load(first, i) + like(rest1, w) * g
-            v = like(beta2, w) * load(second, i) + like(rest2, w) * g * g
-            store(first, i, m)
-            store(second, i, v)
-            step = m * like(unbias1, w) / (math.sqrt(v * like(unbias2, w)) + like(eps, w))
-            store(weight, i, w - like(lr, w) * (like(decay, w) * w + step))
+        for at in range(start, end, BLOCK):
+            ask_block(weight, at)
+            ask_block(grad, at)
+            ask_block(first, at)
+            ask_block(second, at)
+            for i in range(at, min(at + BLOCK, end)):
+                w = load(weight, i)
+                g = like(load(grad, i), w) * like(factor, w)
+                m = like(beta1, w) * load(first, i) + like(rest1, w) * g
+                v = like(beta2, w) * load(second, i) + like(rest2, w) * g * g
+                store(first, i, m)
+                store(second, i, v)
+                step = m * like(unbias1, w) / (math.sqrt(v * like(unbias2, w)) + like(eps, w))
+                store(weight, i, w - like(lr, w) * (like(decay, w) * w + step))
 
 
 @kernel
@@ -87,13 +99,17 @@ def _lion(
         number, first, last = load(table, 3 * item), load(table, 3 * item + 1), load(table, 3 * item + 2)
         weight, grad = array_at(weights, number, weight_like), array_at(grads, number, grad_like)
         momentum = array_at(momenta, number, momentum_like)
-        for i in range(first, last):
-            w, m = load(weight, i), load(momentum, i)
-            g = like(load(grad, i), w) * like(factor, w)
-            u = like(beta1, w) * m + like(rest1, w) * g
-            step = like(1.0, w) if u > 0 else (like(-1.0, w) if u < 0 else u)
-            store(weight, i, w - like(lr, w) * (like(decay, w) * w + step))
-            store(momentum, i, like(beta2, w) * m + like(rest2, w) * g)
+        for at in range(first, last, BLOCK):
+            ask_block(weight, at)
+            ask_block(grad, at)
+            ask_block(momentum, at)
+            for i in range(at, min(at + BLOCK, last)):
+                w, m = load(weight, i), load(momentum, i)
+                g = like(load(grad, i), w) * like(factor, w)
+                u = like(beta1, w) * m + like(rest1, w) * g
+                step = like(1.0, w) if u > 0 else (like(-1.0, w) if u < 0 else u)
+                store(weight, i, w - like(lr, w) * (like(decay, w) * w + step))
+                store(momentum, i, like(beta2, w) * m + like(rest2, w) * g)
 
 
 def sgd_(

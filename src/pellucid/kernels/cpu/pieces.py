@@ -1,6 +1,9 @@
 """Many arrays as the items of one launch: each is cut into pieces of at most GRAIN elements, small ones are one piece.
 
 Pieces depend on shapes alone, so what is computed from them does not change with the number of threads.
+
+What runs over all parameters waits for memory, and a processor reads ahead within a page only. So a piece is walked
+over in blocks: `ask_block` for each array that is read, then the block.
 """
 
 from __future__ import annotations
@@ -11,9 +14,16 @@ from operator import attrgetter
 
 from ...base.shapes import Shape
 from ...device import Array
-from .elementwise import GRAIN, words
+from .elementwise import words
+from .formats import ask
+from .functions import inlined
 
-_FEW = 4  # pieces that one thread does while another would wake up
+GRAIN = 32768
+BLOCK = 256  # elements
+_AHEAD = 512  # elements from a block to the one asked of memory
+_LINE = 16  # elements of a cache line, or a part of it
+
+_FEW = 1  # pieces that one thread does while another would wake up
 
 shape_of = attrgetter("shape")
 
@@ -29,3 +39,10 @@ def pieces(shapes: tuple[Shape, ...]) -> tuple[int, int, Array]:
             found += [number, first, min(first + GRAIN, n)]
     items = len(found) // 3
     return items, _FEW + 1 if items <= _FEW else 1, words(found)
+
+
+@inlined
+def ask_block(x, i):
+    """Asks memory for the block some way behind the one that begins at i."""
+    for k in range(i + _AHEAD, i + _AHEAD + BLOCK, _LINE):
+        ask(x, k)
