@@ -20,7 +20,7 @@ from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
 from .attention_bounds import Bounds, begins_document, block_at, bounds, fill_lowest, first_key, hide_earlier
-from .attention_tiles import aligned, fill, fill_keep, finish, hide, keep_size, memory, queries, turn_out
+from .attention_tiles import aligned, ask_rows, fill, fill_keep, finish, hide, keep_size, memory, queries, turn_out
 from .functions import inner
 from .isa import current
 from .lanes import VECTOR, apart, vload, vsplat, vstore, width
@@ -32,6 +32,7 @@ from .launch import kernel
 _KEYS = 128  # of a tile of the forward pass
 _GRAIN = 1 << 14  # keys times features of a chunk
 _GRAIN_OUT = 64  # pairs of rows
+_AHEAD = 16  # rows from the one that is laid out to the one asked of memory
 _LANES = VECTOR // 4
 _LOG2E = 1 / math.log(2)
 _LOWEST = -3.0e38  # above minus infinity and below every score
@@ -130,6 +131,7 @@ def _lay_out(lo, hi, x, by_row, coupled, heads, time, d, xb, xt, xh, xd, rows, c
         b, h, t = item // (half * heads), item // half % heads, item % half * 2
         at = b * xb + h * xh + t * xt
         both = t + 1 < time
+        ask_rows(x, at + _AHEAD * xt, xt, 2, d)
         if rows:
             to = ((b * heads + h) * time + t) * pairs
             pair_row(by_row, to, x, at, xd, d, 1.0)
@@ -230,6 +232,8 @@ def _forward(
         if last > 0:
             fill_lowest(scratch, lowest, plan, b, i0, rows, tq, begin)
         turn_pairs(scratch, turned, by_row, q, b * qb + i0 * qt + h * qh, qt, qd, rows, d, scale * _LOG2E)
+        beside = g + 1 < groups  # the head of the next item; else the next block
+        ask_rows(q, b * qb + i0 * qt + h * qh + (qh if beside else -lanes * qt - g * qh), qt, lanes, d)
         fill(scratch, top, lanes, -np.inf)
         fill(scratch, total, lanes, 0)
         for first in range(begin, seen, size):

@@ -14,7 +14,7 @@ import numpy as np
 from ...device import Array
 from .attention_bounds import Bounds, block_at, fill_lowest, first_key, hide_earlier
 from .attention_pairs import couple_at, couples_of, operands, serves, turn_pairs
-from .attention_tiles import aligned, dot, fill, fill_keep, hide, keep_size, memory, queries, turn_out
+from .attention_tiles import aligned, ask_rows, dot, fill, fill_keep, hide, keep_size, memory, queries, turn_out
 from .formats import load
 from .functions import inner, like
 from .lanes import VECTOR, apart, vload, vsplat, vstore, width
@@ -111,6 +111,12 @@ def _blocks(
                 second = r + 1 if both else r
                 couple_rows(scratch, q_coupled + r // 2 * padded, q, q0 + r * qt, q0 + second * qt, qd, d, both)
                 couple_rows(scratch, g_coupled + r // 2 * padded, do, g0 + r * gt, g0 + second * gt, gd, d, both)
+            # what the next block reads
+            there = number + shares
+            ahead, h_ahead = (there // groups) * lanes, kv_head * groups + there % groups
+            ask_rows(q, b * qb + ahead * qt + h_ahead * qh, qt, lanes, d)
+            ask_rows(do, b * gb + ahead * gt + h_ahead * gh, gt, lanes, d)
+            ask_rows(o, b * ob + ahead * ot + h_ahead * oh, ot, lanes, d)
             # delta = sum(do o)
             for l in range(lanes):  # noqa: E741
                 total, factor = like(0, load(lse, 0)), 0.0

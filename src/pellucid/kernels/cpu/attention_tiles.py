@@ -13,8 +13,8 @@ import math
 import numpy as np
 
 from ...device import Array
-from .formats import load, store
-from .functions import inner, like
+from .formats import ask, load, store
+from .functions import inlined, inner, like
 from .lanes import VECTOR, apart, narrow, operand, still, vload, vsplat, vspread, vstore, width
 from .lanes_math import vbelow, vsum, vtranspose
 from .philox import philox
@@ -46,6 +46,14 @@ def fill(x, x0, n, value):
     vector = vsplat(x, value)
     for i in range(x0, x0 + n, width(x, VECTOR)):
         vstore(x, i, vector)
+
+
+@inlined
+def ask_rows(x, x0, row, rows, d):
+    """Asks memory for rows of d elements that will be read, `row` apart and contiguous."""
+    for r in range(rows):
+        for i in range(0, d, 16):
+            ask(x, x0 + r * row + i)
 
 
 @inner
