@@ -21,6 +21,7 @@ from ...base.dtypes import DType
 from ...device import Array
 from .attention_bounds import Bounds, begins_document, block_at, bounds, fill_lowest, first_key, hide_earlier
 from .attention_tiles import aligned, ask_rows, fill, fill_keep, finish, hide, keep_size, memory, queries, turn_out
+from .formats import hold, uncounted
 from .functions import inner
 from .isa import current
 from .lanes import VECTOR, apart, vload, vsplat, vstore, width
@@ -206,7 +207,8 @@ def _forward(
     pairs, padded, summed = (d + 2 * w - 1) // (2 * w) * w, (d + w - 1) // w * w, (d + 1) // 2
     new, one = np.int64(0), np.int64(1)  # for `product_pairs`: a literal would compile another one
     drawn = keep_size(lse, size) if dropout > 0 else 0
-    scratch = np.empty((2 * pairs + d + size + 5) * lanes + drawn + 16, lse.dtype)
+    room = np.empty((2 * pairs + d + size + 5) * lanes + drawn + 16, lse.dtype)
+    scratch = uncounted(room)
     turned = aligned(scratch)
     by_row = turned + pairs * lanes
     out = by_row + pairs * lanes
@@ -260,6 +262,7 @@ def _forward(
             fill(scratch, out, d * lanes, 0)
         turn_out(o, ((b * tq + i0) * heads + h) * d, heads * d, scratch, out, rows, d)
     end_tiles()
+    hold(room)
 
 
 @inner

@@ -15,7 +15,7 @@ from ...device import Array
 from .attention_bounds import Bounds, block_at, fill_lowest, first_key, hide_earlier
 from .attention_pairs import couple_at, couples_of, operands, serves, turn_pairs
 from .attention_tiles import aligned, ask_rows, dot, fill, fill_keep, hide, keep_size, memory, queries, turn_out
-from .formats import load
+from .formats import hold, load, uncounted
 from .functions import inner, like
 from .lanes import VECTOR, apart, vload, vsplat, vstore, width
 from .lanes_math import vexp2
@@ -65,7 +65,8 @@ def _blocks(
     pairs, coupled, summed = (d + 2 * w - 1) // (2 * w) * w, (d + w - 1) // w * w, (d + 1) // 2
     new, one = np.int64(0), np.int64(1)  # for `product_pairs`: a literal would compile another one
     drawn = keep_size(lse, size) if dropout > 0 else 0
-    scratch = np.empty((3 * pairs + d + padded + 4 * size + 9) * lanes + drawn + 16, lse.dtype)
+    room = np.empty((3 * pairs + d + padded + 4 * size + 9) * lanes + drawn + 16, lse.dtype)
+    scratch = uncounted(room)
     q_turned = aligned(scratch)
     g_turned = q_turned + pairs * lanes
     by_row = g_turned + pairs * lanes
@@ -156,6 +157,7 @@ def _blocks(
                 fill(scratch, dq_turned, d * lanes, 0)
             turn_out(dq, ((b * tq + i0) * heads + h) * d, heads * d, scratch, dq_turned, rows, d)
     end_tiles()
+    hold(room)
 
 
 @inner

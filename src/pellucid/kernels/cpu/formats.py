@@ -130,6 +130,31 @@ def array_at(typing_context, addresses, index, like):
 
 
 @intrinsic
+def uncounted(typing_context, array):
+    """The same array without its reference count, which takes a locked instruction to hand it to a function and another
+    to take it back. `hold` it until it is no longer used."""
+    if not isinstance(array, types.Array):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        view = arrayobj.make_array(array)(context, builder, arguments[0])
+        view.meminfo = ir.Constant(view.meminfo.type, None)
+        return view._getvalue()
+
+    return array(array), generate
+
+
+@intrinsic
+def hold(typing_context, array):
+    """Keeps an array alive up to here."""
+
+    def generate(context, builder, signature, arguments):
+        return context.get_dummy_value()
+
+    return types.void(array), generate
+
+
+@intrinsic
 def store(typing_context, array, index, value):
     """Writes a number at an index, rounded to the element type (by way of float32 for the 16-bit formats)."""
     if not _fits(array, index) or not isinstance(value, types.Number | types.Boolean):
