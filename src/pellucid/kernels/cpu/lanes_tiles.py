@@ -107,13 +107,13 @@ def _block(registers: int) -> Any:
             with cgutils.for_range(builder, steps) as loop:
                 pair = builder.mul(loop.index, number(_LINES))
                 below = builder.add(b_at, builder.mul(pair, b_row))
-                for j in range(2):
-                    column = builder.add(below, number(_LINES * j))
-                    _call(builder, "tileloadd64", left[j], at(b, b_value, column), stride(b_row))
                 for i in range(registers):
                     start = builder.add(builder.add(a_at, pair), builder.mul(number(_LINES * i), a_row))
                     _call(builder, "tileloadd64", passing, at(a, a_value, start), stride(a_row))
                     for j in range(2):
+                        if i == 0:  # as late as can be: products begin with the first pair
+                            column = builder.add(below, number(_LINES * j))
+                            _call(builder, "tileloadd64", left[j], at(b, b_value, column), stride(b_row))
                         _call(builder, "tdpbf16ps", _register(2 * i + j), passing, left[j])
             for cell, place in enumerate(places):
                 _call(builder, "tilestored64", _register(cell), at(c, c_value, place), stride(c_row))
