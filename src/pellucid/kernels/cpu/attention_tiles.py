@@ -9,14 +9,16 @@ of a block are turned on the way in and the outputs on the way out.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from ...device import Array
 from .formats import ask, load, store
 from .functions import inlined, inner, like
-from .lanes import VECTOR, apart, narrow, operand, still, vload, vsplat, vspread, vstore, width
+from .lanes import FLAGS, VECTOR, apart, narrow, operand, still, vload, vsplat, vstore, width
 from .lanes_math import vbelow, vsum, vtranspose
+from .lanes_products import register_tile
 from .philox import philox
 
 _LN2 = math.log(2)
@@ -56,60 +58,24 @@ def ask_rows(x, x0, row, rows, d):
             ask(x, x0 + r * row + i)
 
 
+def _multiply_add(builder: Any, total: Any, a: Any, b: Any) -> Any:
+    return builder.fadd(total, builder.fmul(a, b, FLAGS), FLAGS)
+
+
+_ROWS = 8 if VECTOR == 64 else 4  # as many as registers hold: paths with vectors of 64 bytes have 32 of them
+_tile = register_tile(_ROWS, _multiply_add)
+
+
 @inner
 def product(c, c0, ldc, a, a0, row, step, b, b0, ldb, m, n, k, accumulate):
     """c = a b, or c += a b where `accumulate` is not 0. c: (m, n) from c0 on, rows ldc apart, n a multiple of two
     vectors; a: (m, k) from a0 on, elements of a row `step` apart, rows `row` apart; b: (k, n), rows ldb apart."""
     apart()
     w = width(c, VECTOR)
-    zero = vsplat(c, 0)
-    for r in range(0, m, 4):
-        # Rows beyond the last repeat it: they compute and store the same numbers again.
-        r1 = r + 1 if r + 1 < m else r
-        r2 = r + 2 if r + 2 < m else r1
-        r3 = r + 3 if r + 3 < m else r2
-        for col in range(0, n, 2 * w):
-            c_0 = c0 + r * ldc + col
-            c_1 = c0 + r1 * ldc + col
-            c_2 = c0 + r2 * ldc + col
-            c_3 = c0 + r3 * ldc + col
-            x0 = y0 = x1 = y1 = x2 = y2 = x3 = y3 = zero
-            if accumulate != 0:
-                x0 = vload(c, c_0)
-                y0 = vload(c, c_0 + w)
-                x1 = vload(c, c_1)
-                y1 = vload(c, c_1 + w)
-                x2 = vload(c, c_2)
-                y2 = vload(c, c_2 + w)
-                x3 = vload(c, c_3)
-                y3 = vload(c, c_3 + w)
-            at = a0
-            bt = b0 + col
-            for _ in range(k):
-                x = vload(b, bt)
-                y = vload(b, bt + w)
-                s = vspread(a, at + r * row)
-                x0 = x0 + s * x
-                y0 = y0 + s * y
-                s = vspread(a, at + r1 * row)
-                x1 = x1 + s * x
-                y1 = y1 + s * y
-                s = vspread(a, at + r2 * row)
-                x2 = x2 + s * x
-                y2 = y2 + s * y
-                s = vspread(a, at + r3 * row)
-                x3 = x3 + s * x
-                y3 = y3 + s * y
-                at += step
-                bt += ldb
-            vstore(c, c_0, x0)
-            vstore(c, c_0 + w, y0)
-            vstore(c, c_1, x1)
-            vstore(c, c_1 + w, y1)
-            vstore(c, c_2, x2)
-            vstore(c, c_2 + w, y2)
-            vstore(c, c_3, x3)
-            vstore(c, c_3 + w, y3)
+    for r in range(0, m, _ROWS):
+        for column in range(0, n, 2 * w):
+            into = c0 + r * ldc + column
+            _tile(c, into, ldc, m - 1 - r, a, a0 + r * row, row, step, b, b0 + column, ldb, k, accumulate)
 
 
 @inner

@@ -12,7 +12,6 @@ denormal numbers as zero.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import llvmlite.ir as ir
@@ -21,11 +20,11 @@ from numba.core import cgutils
 
 from . import formats
 from .functions import inner, intrinsic
-from .lanes import VECTOR, Lanes, apart, is_half, splat, vectors_of, vload, vsplat, vstore, widened, width
+from .lanes import VECTOR, Lanes, apart, is_half, vectors_of, vload, vsplat, vstore, widened, width
+from .lanes_products import register_tile
 from .lanes_tiles import TILES, product_tiles
 
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
-_ROWS, _VECTORS = 8, 2  # of the register tile: 16 sums hide the latency of the product
 
 
 def _declare(builder: Any, name: str, result: Any, *takes: Any) -> Any:
@@ -91,59 +90,7 @@ def vbeside(typing_context, x, y):
     return x(x, y), generate
 
 
-@intrinsic
-def _tile(typing_context, c, c0, ldc, last, a, a0, row, step, b, b0, ldb, k, accumulate):
-    """A tile of `product_pairs`: rows r of c and a from r = 0 on, those beyond `last` repeat it."""
-    kind = vectors_of(c)
-    if kind is None or not vectors_of(a) == vectors_of(b) == kind:
-        return None
-
-    def generate(context, builder, signature, arguments):
-        c_value, c_at, c_row, last, a_value, a_at, a_row, a_step, b_value, b_at, b_row, steps, more = arguments
-        floats = ir.VectorType(ir.FloatType(), kind.count)
-        number = c_at.type
-
-        def at(array: Any, value: Any, index: Any) -> Any:
-            return formats._pointer(context, builder, array, value, types.int64, index)
-
-        def vector(array: Any, value: Any, index: Any) -> Any:
-            return builder.bitcast(at(array, value, index), floats.as_pointer())
-
-        rows = [number(0)]
-        for r in range(1, _ROWS):
-            inside = builder.icmp_signed("<=", number(r), last)
-            rows.append(builder.select(inside, number(r), rows[-1]))
-        sums = [[cgutils.alloca_once(builder, floats) for _ in range(_VECTORS)] for _ in rows]
-        places = [
-            [builder.add(builder.add(c_at, builder.mul(r, c_row)), number(v * kind.count)) for v in range(_VECTORS)]
-            for r in rows
-        ]
-        every = list(zip(itertools.chain(*sums), itertools.chain(*places), strict=True))
-        with builder.if_else(builder.icmp_signed("!=", more, number(0))) as (again, fresh):
-            with again:
-                for s, p in every:
-                    builder.store(builder.load(vector(c, c_value, p), align=4), s)
-            with fresh:
-                for s, _ in every:
-                    builder.store(ir.Constant(floats, None), s)
-        starts = [builder.add(a_at, builder.mul(r, a_row)) for r in rows]
-        with cgutils.for_range(builder, steps) as loop:
-            below = builder.add(b_at, builder.mul(loop.index, b_row))
-            columns = [
-                builder.load(vector(b, b_value, builder.add(below, number(v * kind.count))), align=4)
-                for v in range(_VECTORS)
-            ]
-            along = builder.mul(loop.index, a_step)
-            for start, row_sums in zip(starts, sums, strict=True):
-                spread = splat(builder, builder.load(at(a, a_value, builder.add(start, along))), kind.count)
-                for s, column in zip(row_sums, columns, strict=True):
-                    builder.store(_dot(builder, builder.load(s), spread, column), s)
-        for s, p in every:
-            builder.store(builder.load(s), vector(c, c_value, p), align=4)
-        return context.get_dummy_value()
-
-    whole = types.int64
-    return types.void(c, whole, whole, whole, a, whole, whole, whole, b, whole, whole, whole, whole), generate
+_tile = register_tile(8, _dot)
 
 
 @intrinsic

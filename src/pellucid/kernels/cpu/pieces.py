@@ -18,12 +18,10 @@ from .elementwise import words
 from .formats import ask
 from .functions import inlined
 
-GRAIN = 32768
+GRAIN = 1 << 15  # elements of a piece; where there are no more in all, another thread would only wake up for them
 BLOCK = 256  # elements
 _AHEAD = 512  # elements from a block to the one asked of memory
 _LINE = 16  # elements of a cache line, or a part of it
-
-_FEW = 1  # pieces that one thread does while another would wake up
 
 shape_of = attrgetter("shape")
 
@@ -38,7 +36,7 @@ def pieces(shapes: tuple[Shape, ...]) -> tuple[int, int, Array]:
         for first in range(0, n, GRAIN):
             found += [number, first, min(first + GRAIN, n)]
     items = len(found) // 3
-    return items, _FEW + 1 if items <= _FEW else 1, words(found)
+    return items, items + 1 if sum(map(prod, shapes)) <= GRAIN else 1, words(found)
 
 
 @inlined
