@@ -44,7 +44,7 @@ def decode_layers(x: Array, layers: LlamaLayers, *, position: int) -> Array:
     """
     path = isa.current()
     program = _programs.get(layers)
-    if program is None or program.path is not path:
+    if program is None or program.path is not path or program.threads != pool.threads():
         program = _programs[layers] = _Program(layers, path)
     if x.shape != (program.width,) or x.dtype is not dtypes.float32 or not 0 <= position < program.capacity:
         got, expected = f"{x.shape} at {position}", f"({program.width},) at 0 to {program.capacity - 1}"
@@ -58,7 +58,7 @@ class _Program:
     """The launches of a step. It holds addresses, not arrays: those live as long as the layers it was made for."""
 
     def __init__(self, layers: LlamaLayers, path: isa.Isa) -> None:
-        self.path, self.native = path, _native(path)
+        self.path, self.native, self.threads = path, _native(path), pool.threads()
         self.code = passes(layers.weights[0].dtype, layers.operand_dtype, path)
         capacity, kv_heads, self.d = layers.keys[0].shape
         self.capacity = min(capacity, layers.cos.shape[0])
@@ -108,7 +108,8 @@ class _Program:
         caches = {"keys": layers.keys[i].address, "values": layers.values[i].address}
 
         def product(k: int, results: dict[str, tuple[int, str]], residual: str | None = None) -> Launch:
-            block, items = product_words(k, [lines for lines, _ in results.values()], self.itemsize)
+            lines = [count for count, _ in results.values()]
+            block, items = product_words(k, lines, self.itemsize, gated="gate" in results)
             facts = {"x": at["normed"], "digits": at["digits"], "residual": at[residual] if residual else 0}
             for name, value in facts.items():
                 block[PRODUCT.index(name)] = value
@@ -126,7 +127,7 @@ class _Program:
             self._prepare("o", inner),
             product(inner, {"o": (width, "sum")}, residual="x"),
             self._prepare("sum", width, norm=n1, eps=eps),
-            (self.code.gated, gated, items // 2),
+            (self.code.gated, gated, items),
             self._prepare("hidden", hidden),
             product(hidden, {"down": (width, "x")}, residual="sum"),
         ]
