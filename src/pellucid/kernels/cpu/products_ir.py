@@ -4,7 +4,7 @@
     product    y = x W^T scale + bias + residual, for up to three matrices that read one x
     gated      y = silu(x G^T) (x U^T)
 
-`decode_layers.py` and `inference.py` launch them. W lies row by row, so a block of rows, which is an item of work, is
+`decode_token.py` and `inference.py` launch them. W lies row by row, so a block of rows, which is an item of work, is
 one stretch of memory; reading it is the cost. Each result is summed over k in one order.
 
 With int8 weights on a path that adds products of integers, x is written as digits (`digits_ir`). What has none takes

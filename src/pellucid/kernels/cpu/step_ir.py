@@ -1,10 +1,11 @@
 """Generator of the passes of a decode step between its products, and of the step as one call.
 
+    look_up    the row of a token in the table
     rotate     rotary positions of q and k; k and v go into the cache
     attend     o = softmax(scale q k^T) v for one query a head
     chain      the launches of a whole step, one after another, without Python in between
 
-The position is read from memory where the program keeps it, so nothing else in it changes from token to token.
+Token and position are read from memory where the program keeps them, so nothing else in it changes from token to token.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 from . import ir
 from .floats_ir import Floats, pointers_of, words_of
 from .ir import Function, Variable
-from .vectors_ir import Format
+from .vectors_ir import SIZE, STORAGE, Format
 
 #: Words of the block of each pass, and of a launch in the block of `chain`, which begins with HEAD.
+LOOK_UP = ("table", "scale", "itemsize", "width", "x", "token")
 ROTATE = ("q", "k", "v", "heads", "kv_heads", "half", "cos", "sin", "keys", "values", "interleaved", "position")
 ATTEND = ("q", "keys", "values", "scores", "scores_row", "o", "group", "together", "d", "row", "scale", "position")
 HEAD = ("run", "launches")
@@ -25,6 +27,28 @@ MOST_TOGETHER = 3
 _AHEAD = 16  # positions from the key or value that is read to the one asked of memory: those of a head lie apart
 _TOGETHER = 4  # keys whose scores, or vectors of features whose sums, are made at once
 _LOWEST = "0xFFF0000000000000"  # minus infinity
+
+
+def _look_up(e: Floats) -> Function:
+    """One item: x = table[token] scale[token] in float32; the size of the table's numbers says which they are."""
+    f = Function("look_up", "ptr %block, i64 %lo, i64 %hi")
+    itemsize, width = words_of(f, LOOK_UP, "itemsize", "width")
+    table, scale, x, cell = pointers_of(f, LOOK_UP, "table", "scale", "x", "token")
+    token, factor = f.load("i64", cell, 8), Variable(f, "float", "1.0")
+    with f.when(f.let(f"icmp ne ptr {scale}, null")):
+        factor.set(f.load("float", f.at(scale, f.mul(token, 4)), 4))
+    row, unit = f.at(table, f.mul(f.mul(token, width), itemsize)), e.splat(f, factor.get())
+    for source in ("int8", "bfloat16", "float32"):
+        stored = STORAGE[source]
+        with f.when(f.is_("eq", itemsize, SIZE[stored])), f.loop(0, width, e.n) as i:
+            mask = e.mask(f, f.sub(width, i))
+            raw = e.v.load_masked(f, stored, e.n, f.at(row, f.mul(i, SIZE[stored])), mask)
+            if source == "int8":
+                value = f.let(f"sitofp <{e.n} x i8> {raw} to {e.vector}")
+            else:
+                value = e.v.widen(f, source, e.n, raw, "float")
+            e.store(f, e.op(f, "fmul", value, unit), x, i, mask)
+    return f
 
 
 def _rotate(e: Floats) -> Function:
@@ -179,7 +203,7 @@ def _chain() -> Function:
 
 
 def step_text(form: Format) -> str:
-    """IR of the three passes; `form` is "float32"."""
+    """IR of the passes; `form` is "float32"."""
     e = Floats(form)
-    functions = [_rotate(e), _attend(e), _chain()]
+    functions = [_look_up(e), _rotate(e), _attend(e), _chain()]
     return ir.module_text(functions, sorted(e.v.declared))

@@ -20,7 +20,8 @@ _AHEAD = 1024  # bytes from what is read to what is asked of memory
 def line_sums(e: Floats, f: Function, streams: int, sums_of: Callable[[list[str]], list[str]], unit: str = "") -> None:
     """%sums[i] = the lanes of `sums_of` line i added up, times `unit`, for %count lines of %matrix, %line_step apart.
 
-    `sums_of` emits the sums of `streams` lines, a multiple of four. Where no line is left for a stream it reads the last.
+    `sums_of` emits the sums of `streams` lines, a multiple of four. Where no line is left for a stream, it reads the
+    last.
     """
     last, apart = f.sub("%count", 1), f.div(f.add("%count", streams - 1), streams)
     with f.loop(0, apart) as j:
