@@ -589,7 +589,7 @@ for _weight in HELD:
 
 
 for _weight in HELD:
-    for _position in (0, 5, 300):
+    for _position in (0, 5, 300, 770):
 
         @case(
             "decode_token",

@@ -21,7 +21,7 @@ from ..llama import MATRICES, Llama
 from . import digits_ir, ir, isa, step_ir
 from .inference import passes, prepare_words, product_words, segment_word
 from .products_ir import PREPARE, PRODUCT
-from .step_ir import ATTEND, LOOK_UP, MOST_TOGETHER, ROTATE
+from .step_ir import ATTEND, FOUND, LOOK_UP, MERGE, MOST_TOGETHER, ROTATE, SLICES
 from .vectors_ir import Format
 
 _LANES = 16  # at most in a vector of scores
@@ -33,7 +33,7 @@ Launch = tuple[int, "array[int]", int]  # address, block, items
 def _native(path: isa.Isa) -> dict[str, int]:
     """Addresses of the passes around the products."""
     engine = ir.compile_functions(step_ir.step_text(Format("float32", path)), path)
-    return {name: engine.get_function_address(name) for name in ("look_up", "rotate", "attend", "chain")}
+    return {name: engine.get_function_address(name) for name in ("look_up", "rotate", "attend", "merge", "chain")}
 
 
 def decode_token(llama: Llama, *, token: int, position: int) -> Array:
@@ -94,6 +94,8 @@ class _Program:
         self.scores_row = 4 * -(-self.capacity // _LANES) * _LANES
         sizes = dict.fromkeys(("x", "normed", "sum", "hidden"), 4 * longest)
         sizes |= {"q": 4 * self.inner, "o": 4 * self.inner, "k": 4 * self.row, "v": 4 * self.row}
+        self.sums_row = FOUND + 4 * -(-self.d // _LANES) * _LANES
+        sizes |= {"sums": self.sums_row * SLICES * (self.inner // self.d)}
         sizes |= {"digits": digits_ir.digits_bytes(longest), "scores": self.scores_row * (self.inner // self.d)}
         sizes = {name: (n + 63) & -64 for name, n in sizes.items()}
         self._scratch = llama.table.device.allocate(sum(sizes.values()))
@@ -114,6 +116,7 @@ class _Program:
             self._product(llama, {q: "q", k: "k", v: "v"}),
             self._rotate(places | {"cos": llama.cos.address, "sin": llama.sin.address}, llama.interleaved),
             self._attend(places),
+            self._merge(),
             self._prepare("o"),
             self._product(llama, {o: "sum"}, residual="x"),
             self._prepare("sum", between, eps),
@@ -159,13 +162,22 @@ class _Program:
 
     def _attend(self, places: dict[str, int]) -> Launch:
         (scale,) = struct.unpack("<i", struct.pack("<f", math.log2(math.e) / math.sqrt(self.d)))
-        facts = places | {name: self.at[name] for name in ("scores", "o")}
+        facts = places | {name: self.at[name] for name in ("scores", "sums")} | {"sums_row": self.sums_row}
         group, kv_heads = self.inner // self.row, self.row // self.d
         facts |= {"scores_row": self.scores_row, "group": group, "d": self.d, "row": self.row, "scale": scale}
         # Query heads that share a key/value head read it together, unless that leaves threads without work.
-        parts = max(-(-group // MOST_TOGETHER), min(group, pool.threads() // kv_heads))
+        parts = max(-(-group // MOST_TOGETHER), min(group, pool.threads() // (kv_heads * SLICES)))
         facts["together"] = together = -(-group // parts)
-        return self.native["attend"], array("q", [facts[name] for name in ATTEND]), kv_heads * -(-group // together)
+        return (
+            self.native["attend"],
+            array("q", [facts[name] for name in ATTEND]),
+            kv_heads * -(-group // together) * SLICES,
+        )
+
+    def _merge(self) -> Launch:
+        facts = {"sums": self.at["sums"], "sums_row": self.sums_row, "o": self.at["o"], "d": self.d}
+        facts |= {"heads": self.inner // self.d, "position": self.position.buffer_info()[0]}
+        return self.native["merge"], array("q", [facts[name] for name in MERGE]), 1
 
 
 _programs: WeakKeyDictionary[Llama, _Program] = WeakKeyDictionary()
