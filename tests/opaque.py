@@ -25,7 +25,7 @@ from pellucid.base.errors import DeviceError
 from pellucid.device import Array, Buffer, Device, reference, register, unregister
 from pellucid.device.cpu import view
 from pellucid.kernels import reference as definitions
-from pellucid.kernels.llama_layers import LlamaLayers
+from pellucid.kernels.llama import Llama
 
 
 class OpaqueBuffer(Buffer):
@@ -111,8 +111,8 @@ def _mapped(value: Any, change: Callable[[Array], Array]) -> Any:
         return change(value)
     if isinstance(value, (list, tuple)):
         return type(value)(_mapped(v, change) for v in value)
-    if isinstance(value, LlamaLayers):
-        return LlamaLayers(**{f.name: _mapped(getattr(value, f.name), change) for f in fields(value)})
+    if isinstance(value, Llama):
+        return Llama(**{f.name: _mapped(getattr(value, f.name), change) for f in fields(value)})
     return value
 
 

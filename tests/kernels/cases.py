@@ -11,7 +11,7 @@ from pellucid.base import dtypes
 from pellucid.base.dtypes import DType
 from pellucid.device import reference
 from pellucid.kernels import spec
-from pellucid.kernels.llama_layers import LlamaLayers
+from pellucid.kernels.llama import Llama
 
 from .parity import LAYOUTS, Case, Data, Value, numbers, place
 
@@ -589,24 +589,28 @@ for _weight in HELD:
 
 
 for _weight in HELD:
-    for _position in (0, 5, 300):
+    for _position in (0, 5, 300, 770):
 
         @case(
-            "decode_layers",
+            "decode_token",
             f"{_weight.name}-{_position}",
             shapes=((8, 2, 1, 4, 12), (100, 3, 3, 6, 63), (64, 6, 2, 32, 160), (64, 2, 1, 80, 96), (40, 7, 1, 10, 24)),
             layouts=("plain",),
         )
-        def _decode_layers(d: Data, s: Shape, weight: DType = _weight, position: int = _position) -> Call:
+        def _decode_token(d: Data, s: Shape, weight: DType = _weight, position: int = _position) -> Call:
             width, heads, kv_heads, size, hidden = s
-            q, kv, room, count = heads * size, kv_heads * size, position + 3, 2
+            q, kv, room, count, tokens = heads * size, kv_heads * size, position + 3, 2, 37
             shapes = ((q, width), (kv, width), (kv, width), (width, q), *[(hidden, width)] * 2, (width, hidden))
-            held = [_held(d, weight, *shape) for _ in range(count) for shape in shapes]
+            held = [_held(d, weight, *shape) for shape in (*shapes * count, (tokens, width))]
+            own = HELD[(HELD.index(weight) + position) % 3]  # a table may be held in something else
+            table, table_scale = held[-1] if own is weight else _held(d, own, tokens, width)
             caches = [[d.normal(room, kv_heads, size) for _ in range(count)] for _ in "kv"]
             angles = d.random.random((room, size // 2)) * 6
-            tables = [d.plain(table(angles), dtypes.float32) for table in (np.cos, np.sin)]
-            layers = LlamaLayers(
-                norms=[d.statistic(width) for _ in range(2 * count)],
+            tables = [d.plain(turn(angles), dtypes.float32) for turn in (np.cos, np.sin)]
+            llama = Llama(
+                table=table,
+                table_scale=table_scale,
+                norms=[d.statistic(width) for _ in range(2 * count + 1)],
                 weights=[w for w, _ in held],
                 scales=[scale for _, scale in held if scale is not None],
                 keys=caches[0],
@@ -617,7 +621,7 @@ for _weight in HELD:
                 interleaved=position == 5,
                 operand_dtype=None,
             )
-            return [d.normal(width), layers], {"position": position}
+            return [llama], {"token": position % tokens, "position": position}
 
 
 # --- optimizers: contiguous arguments of one shape --------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pellucid.base import dtypes
 from pellucid.base.dtypes import DType
 from pellucid.device import Array, Buffer, Device, cpu, reference
 from pellucid.kernels import spec
-from pellucid.kernels.llama_layers import LlamaLayers
+from pellucid.kernels.llama import Llama
 
 LAYOUTS = ("plain", "transposed", "negative", "gaps", "offset", "stretched")
 
@@ -106,9 +106,9 @@ def place(value: Any, device: Device, layout: str, *, wide: bool = False) -> Any
     """A Value (or a list of them, or anything else as it is) on a device. wide: floats as float64."""
     if isinstance(value, list):
         return [place(v, device, layout, wide=wide) for v in value]
-    if isinstance(value, LlamaLayers):
+    if isinstance(value, Llama):
         parts = {f.name: place(getattr(value, f.name), device, layout, wide=wide) for f in fields(value)}
-        return LlamaLayers(**parts)
+        return Llama(**parts)
     if not isinstance(value, Value):
         return value
     with np.errstate(all="ignore"):

@@ -15,9 +15,9 @@ from pellucid.base import dtypes
 from pellucid.base.dtypes import DType
 from pellucid.base.errors import DTypeError, ShapeError
 from pellucid.device import Array, Buffer, cpu, pool
-from pellucid.kernels.cpu import decode_layers, held_linear, ir, isa, products_ir, quantize, step_ir
+from pellucid.kernels.cpu import decode_token, held_linear, ir, isa, products_ir, quantize, step_ir
 from pellucid.kernels.cpu.vectors_ir import Format
-from pellucid.kernels.llama_layers import LlamaLayers
+from pellucid.kernels.llama import Llama
 
 Host = np.ndarray
 HELD = (dtypes.int8, dtypes.bfloat16, dtypes.float32)
@@ -153,14 +153,16 @@ def test_nothing_behind_the_arrays_is_read(path: isa.Isa, guarded: Guarded, dtyp
         assert np.array_equal(cpu.download(held_linear(*parts, operand_dtype=None)), want)
 
 
-def layers_of(rng: np.random.Generator, dtype: DType) -> LlamaLayers:
-    width, heads, kv_heads, size, hidden, room = 40, 6, 2, 10, 70, 20
+def llama_of(rng: np.random.Generator, dtype: DType, room: int = 20) -> Llama:
+    width, heads, kv_heads, size, hidden = 40, 6, 2, 10, 70
     q, kv = heads * size, kv_heads * size
     shapes = ((q, width), (kv, width), (kv, width), (width, q), *[(hidden, width)] * 2, (width, hidden))
-    matrices = [held(rng, dtype, *shape) for _ in range(2) for shape in shapes]
+    matrices = [held(rng, dtype, *shape) for shape in (*shapes * 2, (30, width))]
     caches = [array(rng.normal(size=(room, kv_heads, size))) for _ in range(4)]
-    return LlamaLayers(
-        norms=[array(rng.random(width)) for _ in range(4)],
+    return Llama(
+        table=matrices[-1][0],
+        table_scale=matrices[-1][1],
+        norms=[array(rng.random(width)) for _ in range(5)],
         weights=[m for m, _, _ in matrices],
         scales=[s for _, s, _ in matrices if s is not None],
         keys=caches[:2],
@@ -174,36 +176,41 @@ def layers_of(rng: np.random.Generator, dtype: DType) -> LlamaLayers:
 
 
 @pytest.mark.parametrize("dtype", HELD, ids=lambda d: d.name)
-def test_layers_have_the_same_bits_on_any_number_of_threads(path: isa.Isa, dtype: DType) -> None:
+def test_a_step_has_the_same_bits_on_any_number_of_threads(path: isa.Isa, dtype: DType) -> None:
     before, found = pool.threads(), []
     try:
         for count in (1, 2, 4, 6):  # with more, fewer query heads read a key together
             pool.set_threads(count)
-            layers = layers_of(np.random.default_rng(4), dtype)
-            x = array(np.random.default_rng(5).normal(size=40))
-            for position in (6, 7, 8):
-                x = decode_layers(x, layers, position=position)
-            found.append([cpu.download(a).tobytes() for a in (x, *layers.keys, *layers.values)])
+            llama = llama_of(np.random.default_rng(4), dtype, 700)
+            y = [decode_token(llama, token=position % 30, position=position) for position in (6, 7, 191, 400, 699)]
+            found.append([cpu.download(a).tobytes() for a in (*y, *llama.keys, *llama.values)])
     finally:
         pool.set_threads(before)
     assert found.count(found[0]) == len(found)
 
 
 def test_what_does_not_fit() -> None:
-    x, layers = array(np.ones(40)), layers_of(np.random.default_rng(4), dtypes.int8)
-    with pytest.raises(ShapeError) as caught:
-        decode_layers(x, layers, position=20)
-    assert str(caught.value) == "decode_layers: no place for this token; got (40,) at 20, expected (40,) at 0 to 19"
-    with pytest.raises(ShapeError, match="decode_layers: scales that do not fit"):
-        decode_layers(x, replace(layers, scales=layers.scales[1:]), position=0)
-    other = array(np.ones(layers.weights[3].shape), dtypes.bfloat16)
-    mixed = replace(layers, weights=[*layers.weights[:3], other, *layers.weights[4:]])
-    with pytest.raises(ShapeError, match="decode_layers: weights that do not lie as they should; got bfloat16"):
-        decode_layers(x, mixed, position=0)
-    short = replace(layers, cos=layers.cos.slice(0, 0, 19), sin=layers.sin.slice(0, 0, 19))
-    decode_layers(x, short, position=18)
-    with pytest.raises(ShapeError, match=r"no place for this token; got \(40,\) at 19, expected \(40,\) at 0 to 18"):
-        decode_layers(x, short, position=19)
+    llama = llama_of(np.random.default_rng(4), dtypes.int8)
+    for token, position in ((0, 20), (30, 0), (-1, 0)):
+        with pytest.raises(ShapeError) as caught:
+            decode_token(llama, token=token, position=position)
+        assert str(caught.value) == (
+            f"decode_token: no place for this token; got {token} at {position}, expected 0 to 29 at 0 to 19"
+        )
+    with pytest.raises(ShapeError, match="decode_token: scales that do not fit"):
+        decode_token(replace(llama, scales=llama.scales[1:]), token=0, position=0)
+    with pytest.raises(ShapeError, match="decode_token: scales of the table that do not fit"):
+        decode_token(replace(llama, table_scale=llama.scales[0]), token=0, position=0)
+    with pytest.raises(DTypeError, match="no table of a Llama; got float16, expected int8, bfloat16 or float32"):
+        decode_token(replace(llama, table=array(np.ones((30, 40)), dtypes.float16)), token=0, position=0)
+    other = array(np.ones(llama.weights[3].shape), dtypes.bfloat16)
+    mixed = replace(llama, weights=[*llama.weights[:3], other, *llama.weights[4:]])
+    with pytest.raises(ShapeError, match="decode_token: weights that do not lie as they should; got bfloat16"):
+        decode_token(mixed, token=0, position=0)
+    short = replace(llama, cos=llama.cos.slice(0, 0, 19), sin=llama.sin.slice(0, 0, 19))
+    decode_token(short, token=0, position=18)
+    with pytest.raises(ShapeError, match="no place for this token; got 0 at 19, expected 0 to 29 at 0 to 18"):
+        decode_token(short, token=0, position=19)
     with pytest.raises(ShapeError) as caught:
         held_linear(array(np.ones((1, 3))), array(np.ones((2, 4))), None, None, operand_dtype=None)
     assert str(caught.value) == (

@@ -16,7 +16,7 @@ from pellucid.checkpoint import load_into, write_tensors
 from pellucid.device import pool
 from pellucid.generate import Sampler, generate
 from pellucid.models import TransformerConfig, TransformerLM
-from pellucid.nn import HeldMatrix, KVCache
+from pellucid.nn import HeldMatrix, KVCache, LoraConfig, add_lora, unload_lora
 from pellucid.ops import tensor
 from pellucid.ops.held import dequantize, quantize
 from pellucid.optim import AdamW
@@ -187,6 +187,70 @@ def test_a_step_follows_exchanged_caches_and_norms() -> None:
         for cache in mixed:
             cache.truncate(1)
         assert np.abs(last(model, mixed) - wanted).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["llama", "untied"])
+def test_a_step_follows_whatever_is_exchanged(name: str) -> None:
+    """Layer, table, head, final norm, an adapter on and off again: the logits are those of the layers."""
+
+    def other_layer(model: TransformerLM) -> None:
+        model.model.layers[1] = build(name, seed=7).model.layers[0]
+
+    def other_layers(model: TransformerLM) -> None:
+        model.model.layers = build(name, seed=8).model.layers
+
+    def other_table(model: TransformerLM) -> None:
+        model.model.embed_tokens.weight = Parameter(model.model.embed_tokens.weight * 3)
+
+    def other_head(model: TransformerLM) -> None:
+        if model.lm_head is not None:
+            model.lm_head.weight = Parameter(model.lm_head.weight * 2)
+
+    def other_norm(model: TransformerLM) -> None:
+        model.model.norm.weight = Parameter(model.model.norm.weight * 2)
+
+    def adapted(model: TransformerLM) -> None:
+        add_lora(model, LoraConfig(rank=2))
+        model.eval()
+        for _, p in model.named_trained():
+            model.device.kernels.fill_(p.array, value=0.1)
+
+    def plain(model: TransformerLM) -> None:
+        unload_lora(model)
+
+    def narrow_head(model: TransformerLM) -> None:  # layers of float32 below a head of int8
+        values, scale = quantize(model.head_weight.detach())
+        (model.lm_head or model.model.embed_tokens).weight = HeldMatrix(values.array, scale.array)
+
+    model = build(name).eval()
+    caches, before, ids = model.new_caches(), b"", ids_of(3)
+    with no_grad():
+        changes = (other_layer, other_layers, other_table, other_head, other_norm, adapted, plain, narrow_head)
+        for change in changes:
+            change(model)
+            for cache in caches:
+                cache.truncate(0)
+            found = [model.forward_cached([int(i)], caches).numpy()[0, 0] for i in ids]
+            np.testing.assert_allclose(found, logits(model, ids[None])[0], atol=3e-6, err_msg=change.__name__)
+            if change is not other_head or name == "untied":
+                assert found[2].tobytes() != before
+            before = found[2].tobytes()
+
+
+@pytest.mark.parametrize("one", [[3], np.array([3]), np.array([[3]], np.int32), [np.int64(3)], [[3]], (3,)])
+def test_one_id_in_any_form(one: object) -> None:
+    model = build().eval()
+    with no_grad():
+        wanted = model.forward_cached([3], model.new_caches()).numpy()
+        np.testing.assert_array_equal(model.forward_cached(one, model.new_caches()).numpy(), wanted)  # type: ignore[arg-type]
+        caches = model.new_caches()
+        for wrong, message in (([40], "got 40, expected 0 to 39"), ([-1], "got -1, expected 0 to 39")):
+            with pytest.raises(DataError, match=f"ids: id outside the vocabulary; {message}"):
+                model.forward_cached(wrong, caches)
+        for wrong in ([True], [1.0]):
+            with pytest.raises(DataError, match="ids: token ids are not integers"):
+                model.forward_cached(wrong, caches)
+        assert [cache.length for cache in caches] == [0, 0]
 
 
 def test_a_copy_of_a_model_is_another_model() -> None:

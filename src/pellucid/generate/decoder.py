@@ -91,7 +91,7 @@ class Decoder:
                 got=f"{len(self._history)} tokens",
                 expected=f"at most {limit} to continue from",
             )
-        pending = np.asarray(self._history[self.caches[0].length :], np.int64)
+        pending = self._history[self.caches[0].length :]
         training = self.model.training
         if training:
             self.model.eval()
@@ -101,7 +101,7 @@ class Decoder:
         finally:
             if training:
                 self.model.train()
-        row = logits.device.download(logits.array).reshape(-1)
+        row = logits.device.host(logits.array).reshape(-1)
         self._history.append(sampler.sample(row, self._history))
         return self._history[-1]
 

@@ -104,4 +104,4 @@ def _largest(logits: np.ndarray[Any, Any]) -> int | None:
     if logits.size == 0 or logits.dtype.kind != "f":
         return None
     best = int(logits.argmax())
-    return None if np.isnan(logits[best]) else best
+    return best if logits[best] == logits[best] else None

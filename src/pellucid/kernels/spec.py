@@ -19,7 +19,7 @@ from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import KernelError
 from ..device import Array
-from .llama_layers import LlamaLayers
+from .llama import MATRICES, Llama
 
 # --- tolerances -------------------------------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ def tolerance(kind: str, dtype: DType) -> Tolerance:
 
 @dataclass(frozen=True)
 class Argument:
-    """kind: "array" or "arrays" (a list), with "?" where None may stand, "layers" (`LlamaLayers`), "int", "float",
+    """kind: "array" or "arrays" (a list), with "?" where None may stand, "llama" (`Llama`), "int", "float",
     "bool", "dtype", "dtype?" or "axes"."""
 
     name: str
@@ -111,7 +111,7 @@ class Kernel:
 
 
 def _nbytes(value: Any) -> int:
-    if isinstance(value, Array | LlamaLayers):
+    if isinstance(value, Array | Llama):
         return value.nbytes
     if isinstance(value, list | tuple):
         return sum(_nbytes(v) for v in value)
@@ -348,14 +348,14 @@ _row(
     lambda a: 2 * a.dy.size * a.weight.shape[1],
 )
 _row(
-    "decode_layers",
+    "decode_token",
     "inference",
-    "x, layers: layers, *, position: int",
+    "llama: llama, *, token: int, position: int",
     (dtypes.float32,),
     "accumulate",
     lambda a: (
-        sum(2 * w.size for w in a.layers.weights)
-        + 4 * (a.position + 1) * sum(w.shape[0] for w in a.layers.weights[::7])
+        sum(2 * w.size for w in a.llama.weights)
+        + 4 * (a.position + 1) * sum(w.shape[0] for w in a.llama.weights[:-1:MATRICES])
     ),
 )
 

@@ -1,103 +1,137 @@
-"""One token through all layers of a Llama at once: the path of decoding, where reading the weights is all there is.
+"""One token through a whole Llama at once: the path of decoding, where reading the weights is all there is.
 
-The kernel `decode_layers` does the work; here is when it applies, and what it is given. It is put together once for a
-set of caches and checked at every step: a weight or a cache that was exchanged makes it anew.
+The kernel `decode_token` does the work; here is when it applies, and what it is given. It is put together once for a
+set of caches. Whether a weight, an adapter, a layer or a cache was exchanged since is asked at every step, but not of
+each one: no attribute of any module was assigned, the layers are the same, and so are the arrays of the caches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..base import dtypes
 from ..base.dtypes import DType
+from ..base.errors import DTypeError, ShapeError
 from ..device import Array
-from ..kernels.llama_layers import MATRICES, LlamaLayers
-from ..nn import HeldMatrix, KVCache
+from ..kernels.llama import MATRICES, Llama
+from ..nn import HeldMatrix, KVCache, Module
 from ..tape import Tensor
-from ..tape.state import state
+from ..tape.state import state, traces
 from .config import TransformerConfig
 
 
-class Step:
-    """Decides and decodes for one model. `layers` are its blocks."""
+class _Bound(NamedTuple):
+    """A step put together. facts: what it was made of; change: the latest of any module then; layers: as they were;
+    room: the most positions; llama: None where the layers have to run one by one."""
 
-    def __init__(self, config: TransformerConfig, layers: Sequence[Any], operand_dtype: DType | None) -> None:
-        self._layers, self._operand_dtype = layers, operand_dtype
+    facts: list[Any]
+    change: object
+    layers: list[Any]
+    room: int
+    llama: Llama | None
+
+
+class Step:
+    """Decides and decodes for one model."""
+
+    def __init__(self, config: TransformerConfig, operand_dtype: DType | None) -> None:
         c = config
         plain = (c.norm, c.positions, c.activation, c.experts, c.qk_norm)
         biases = (c.has_qkv_bias, c.has_out_bias, c.has_ff_bias)
         windows = any(c.window_of(i) is not None for i in range(c.n_layers))
         self._is_llama = plain == ("rmsnorm", "rope", "swiglu", None, False) and not any(biases) and not windows
-        self._config = c
-        self._bound: WeakKeyDictionary[KVCache, tuple[list[Any], LlamaLayers]] = WeakKeyDictionary()
+        self._config, self._operand_dtype = c, operand_dtype
+        self._bound: WeakKeyDictionary[KVCache, _Bound] = WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy of a model has weights and caches of its own: nothing bound here is for them.
-        return Step, (self._config, self._layers, self._operand_dtype)
+        return Step, (self._config, self._operand_dtype)
 
-    def fits(self, x: Tensor, *, training: bool) -> bool:
-        """Whether x: (batch, time, width) is one token of one text, and nothing wants gradients, dropout or
-        adapters."""
-        if not self._is_llama or x.shape[:2] != (1, 1) or training or state.recording:
-            return False
-        return not any(_adapted(layer) for layer in self._layers)  # the kernel knows whole weights alone
+    def __call__(self, model: Any, token: int, caches: Sequence[KVCache]) -> Tensor | None:
+        """Logits: (1, 1, V), behind a token of one text; the caches, one a layer, are longer by one then. None, with
+        nothing done, where something wants gradients, dropout, adapters or a trace.
 
-    def __call__(self, x: Tensor, rotary: tuple[Tensor, Tensor], caches: Sequence[KVCache]) -> Tensor:
-        """Every layer's x + attention(norm(x)), then x + feedforward(norm(x)); the caches, which have room for it, are
-        longer by one."""
-        facts: list[Any] = [cache.keys for cache in caches]
-        facts += _weights(self._layers)
-        bound = self._bound.get(caches[0])
-        if bound is None or not all(map(is_, bound[0], facts)):
-            bound = self._bound[caches[0]] = facts, self._bind(rotary, caches)
-        row = x.array.reshape((x.shape[2],))
-        assert row is not None
-        y = x.device.kernels.decode_layers(row, bound[1], position=caches[0].length)
+        Raises what `filled` raises.
+        """
+        if not self._is_llama or model.model.training or state.recording or traces:
+            return None
+        bound, position = self._bound.get(caches[0]), caches[0].length
+        if bound is None or not _holds(bound, model.model.layers, caches, position):
+            filled(caches, 1, 1)
+            bound = self._bound[caches[0]] = self._bind(model, caches, bound)
+        if bound.llama is None:
+            return None
+        y = bound.llama.table.device.kernels.decode_token(bound.llama, token=token, position=position)
         for cache in caches:
-            cache.length += 1
-        return Tensor(y).reshape(*x.shape)
+            cache.length = position + 1
+        return Tensor(y.strided((1, 1, y.shape[0]), (y.shape[0], y.shape[0], 1), 0))
 
-    def _bind(self, rotary: tuple[Tensor, Tensor], caches: Sequence[KVCache]) -> LlamaLayers:
-        found, count = _weights(self._layers), len(MATRICES) + 2
-        norms = [w for i, w in enumerate(found) if i % count >= len(MATRICES)]
-        weights = [w for i, w in enumerate(found) if i % count < len(MATRICES)]
-        held = [w for w in weights if isinstance(w, HeldMatrix)]
-        return LlamaLayers(
+    def _bind(self, model: Any, caches: Sequence[KVCache], before: _Bound | None) -> _Bound:
+        change, trunk = Module.latest_change, model.model  # the change first: what comes behind it is seen next time
+        layers, keys, values = list(trunk.layers), [c.keys for c in caches], [c.values for c in caches]
+        matrices, norms, adapters = [], [], []
+        for layer in layers:
+            a, m = layer.self_attn, layer.mlp
+            projections = (a.q_proj, a.k_proj, a.v_proj, a.o_proj, m.gate_proj, m.up_proj, m.down_proj)
+            assert len(projections) == MATRICES
+            matrices += [p.weight for p in projections]
+            adapters += [p.adapter for p in projections]
+            norms += [layer.input_layernorm.weight, layer.post_attention_layernorm.weight]
+        matrices.append(model.head_weight)
+        norms.append(trunk.norm.weight)
+        table, rotary = trunk.embed_tokens.weight, trunk.rotary
+        facts = [*keys, *values, *matrices, *norms, *adapters, table, *rotary]
+        room = min(cache.capacity for cache in caches)
+        if before is not None and len(before.facts) == len(facts) and all(map(is_, before.facts, facts)):
+            return before._replace(change=change, layers=layers)
+        arrays = [_values(w) for w in (table, *matrices)]
+        alike = all(a.dtype is arrays[1].dtype for a in arrays[1:]) and all(a.is_contiguous for a in arrays)
+        if any(adapters) or not alike:
+            return _Bound(facts, change, layers, room, None)
+        llama = Llama(
+            table=arrays[0],
+            table_scale=table.scale if isinstance(table, HeldMatrix) else None,
             norms=[w.array for w in norms],
-            weights=[w.values if isinstance(w, HeldMatrix) else w.array for w in weights],
-            scales=[w.scale for w in held if w.scale is not None],
-            keys=[_positions(cache.keys) for cache in caches],
-            values=[_positions(cache.values) for cache in caches],
+            weights=arrays[1:],
+            scales=[w.scale for w in matrices if isinstance(w, HeldMatrix) and w.scale is not None],
+            keys=[k.select(0, 0) for k in keys],
+            values=[v.select(0, 0) for v in values],
             cos=rotary[0].array,
             sin=rotary[1].array,
             eps=self._config.norm_eps,
             interleaved=self._config.rope_interleaved,
             operand_dtype=self._operand_dtype,
         )
+        return _Bound(facts, change, layers, room, llama)
 
 
-def _weights(layers: Sequence[Any]) -> list[Any]:
-    """Of each layer the matrices, in the order of MATRICES, then both norms; written out, since it runs for every
-    token."""
-    found: list[Any] = []
-    for layer in layers:
-        a, m = layer.self_attn, layer.mlp
-        found += (a.q_proj.weight, a.k_proj.weight, a.v_proj.weight, a.o_proj.weight)
-        found += (m.gate_proj.weight, m.up_proj.weight, m.down_proj.weight)
-        found += (layer.input_layernorm.weight, layer.post_attention_layernorm.weight)
-    return found
+def _holds(bound: _Bound, layers: Sequence[Any], caches: Sequence[KVCache], position: int) -> bool:
+    """Whether the step is that of these layers and caches as they are now, and the caches have room behind what all
+    of them hold."""
+    if bound.change is not Module.latest_change or bound.layers != layers or position >= bound.room:
+        return False
+    if any(cache.length != position for cache in caches):
+        return False
+    return all(map(is_, bound.facts, [c.keys for c in caches] + [c.values for c in caches]))
 
 
-def _adapted(layer: Any) -> bool:
-    a, m = layer.self_attn, layer.mlp
-    if a.q_proj.adapter or a.k_proj.adapter or a.v_proj.adapter or a.o_proj.adapter:
-        return True
-    return bool(m.gate_proj.adapter or m.up_proj.adapter or m.down_proj.adapter)
+def _values(weight: Tensor | HeldMatrix) -> Array:
+    return weight.values if isinstance(weight, HeldMatrix) else weight.array
 
 
-def _positions(cache: Array) -> Array:
-    assert cache.dtype is dtypes.float32
-    return cache.select(0, 0)
+def filled(caches: Sequence[KVCache], batch: int, time: int) -> int:
+    """How many positions are filled. Raises ShapeError where `time` more, of `batch` texts, don't fit every cache, and
+    DTypeError for a cache that is not float32."""
+    filled = caches[0].length
+    for cache in caches:
+        cache.check(time)
+        if cache.length != filled or cache.keys.shape[0] != batch:
+            got, expected = f"{cache.length} of {cache.keys.shape[0]} texts", f"{filled} of {batch}"
+            raise ShapeError("forward_cached", "the filled positions of a cache don't fit", got=got, expected=expected)
+        if cache.keys.dtype is not dtypes.float32:
+            got = cache.keys.dtype.name
+            raise DTypeError("forward_cached", "keys and values are kept in float32", got=got, expected="float32")
+    return filled

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..base import dtypes
 from ..base.dtypes import DType
-from ..base.errors import ConfigError, DataError, DTypeError, ShapeError
+from ..base.errors import ConfigError, DataError, ShapeError
 from ..base.rng import Generator
 from ..device import Array, Device
 from ..device import device as find_device
@@ -46,7 +46,7 @@ from ..tape.state import state
 from .config import TransformerConfig
 from .rope import rotary_tables
 from .routing import RoutingReport, counted_tokens, penalty
-from .step import Step
+from .step import Step, filled
 
 Ids = Tensor | np.ndarray[Any, Any] | Sequence[Any]
 
@@ -165,7 +165,6 @@ class Transformer(Module):
         self.rotary = None
         if c.positions == "rope":
             self.rotary = rotary_tables(c.max_seq_len, c.head_width, c.rope_base, c.rope_scaling, device)
-        self._step = Step(c, self.layers, operand_dtype(c))
 
     def __call__(
         self,
@@ -174,13 +173,11 @@ class Transformer(Module):
         routing: Routing | None = None,
         places: Places = IN_ORDER,
     ) -> Tensor:
-        start = 0 if caches is None else _filled(caches, *ids.shape)
+        start = 0 if caches is None else filled(caches, *ids.shape)
         x = self.embed_tokens(ids)
         if self.config.positions == "learned":
             x = x + self._positions(start, ids.shape[1], places.positions)
         x = self.dropout(x)
-        if caches is not None and self.rotary and self._step.fits(x, training=self.training):
-            return self.norm(self._step(x, self.rotary, caches))
         for i, layer in enumerate(self.layers):
             if caches is not None:
                 x = layer(x, self.rotary, caches[i])
@@ -214,6 +211,7 @@ class TransformerLM(Module):
         self.dropout_generator = Generator(config.seed).split(1)
         self.model = Transformer(config, generator=generator, dropout=self.dropout_generator, device=where)
         self.lm_head = None
+        self._step = Step(config, operand_dtype(config))
         self._routed: tuple[list[Array], float] | None = None
         if not config.tie_embeddings:
             std = config.weight_std
@@ -308,8 +306,13 @@ class TransformerLM(Module):
         """
         if len(caches) != self.config.n_layers:
             raise ConfigError("forward_cached", "not one cache a layer", got=len(caches), expected=self.config.n_layers)
-        x = self.model(self._ids(ids, caches[0].length), caches)
-        return self._logits(x[:, -1:] if last_only else x)
+        start = caches[0].length
+        token = self._token(ids, start)
+        logits = None if token is None else self._step(self, token, caches)
+        if logits is None:
+            x = self.model(self._ids(ids, start), caches)
+            logits = self._logits(x[:, -1:] if last_only else x)
+        return logits
 
     # --- weights held for inference -----------------------------------------------------------------------------------
 
@@ -405,8 +408,20 @@ class TransformerLM(Module):
             return head.linear(x, operand_dtype=operand)
         return linear(x, head, operand_dtype=operand)
 
+    def _token(self, ids: Ids, start: int) -> int | None:
+        """The id where there is one alone, checked; None for more. A list of it, as decoding has, costs no array."""
+        one = ids[0] if type(ids) is list and len(ids) == 1 else None
+        if type(one) is int and 0 <= one < self.config.vocab_size and start < self.config.max_seq_len:
+            return one
+        host = self._checked(ids, start, "ids")
+        return int(host[0, 0]) if host.size == 1 else None
+
     def _ids(self, ids: Ids, start: int, what: str = "ids") -> Tensor:
-        """Ids on the device: (batch, time), checked against vocabulary and context while they are on the host."""
+        """Ids on the device: (batch, time)."""
+        return tensor(self._checked(ids, start, what).astype(np.int64), device=self.device)
+
+    def _checked(self, ids: Ids, start: int, what: str) -> np.ndarray[Any, Any]:
+        """Ids on the host: (batch, time), that are in the vocabulary and fit the context behind `start` others."""
         if isinstance(ids, Tensor):
             host = ids.device.download(ids.array)
         else:
@@ -437,22 +452,7 @@ class TransformerLM(Module):
                 expected=f"at most {self.config.max_seq_len}",
                 hint="shorten the prompt or ask for fewer new tokens",
             )
-        return tensor(host.astype(np.int64), device=self.device)
-
-
-def _filled(caches: Sequence[KVCache], batch: int, time: int) -> int:
-    """How many positions are filled. Raises ShapeError where `time` more, of `batch` texts, don't fit every cache, and
-    DTypeError for a cache that is not float32."""
-    filled = caches[0].length
-    for cache in caches:
-        cache.check(time)
-        if cache.length != filled or cache.keys.shape[0] != batch:
-            got, expected = f"{cache.length} of {cache.keys.shape[0]} texts", f"{filled} of {batch}"
-            raise ShapeError("forward_cached", "the filled positions of a cache don't fit", got=got, expected=expected)
-        if cache.keys.dtype is not dtypes.float32:
-            got = cache.keys.dtype.name
-            raise DTypeError("forward_cached", "keys and values are kept in float32", got=got, expected="float32")
-    return filled
+        return host
 
 
 def _modules(module: Module) -> Iterator[Module]:

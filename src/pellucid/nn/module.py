@@ -3,12 +3,15 @@
 A module finds its parameters by looking at its own attributes in the order they were assigned, so a layer is a plain
 class: assign `Parameter` tensors and other modules to `self`, write `__call__`. Names are the attribute paths joined
 by dots, which is how weights are named on disk.
+
+Every assignment leaves a new `Module.latest_change`: what was worked out from the attributes of modules, and is too
+slow to look up each time, holds as long as that is the same object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..tape import Parameter
 from .held import HeldMatrix, refuse
@@ -22,6 +25,15 @@ class Module:
 
     training: bool = True
     adapters: Adapters | None = None  # of the model as a whole, see `add_lora`
+    latest_change: ClassVar[object] = object()  # of an attribute of any module
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        Module.latest_change = object()
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        Module.latest_change = object()
 
     def children(self) -> Iterator[tuple[str, Module]]:
         """Direct sub-modules with their names; those in a list or tuple are numbered."""

@@ -14,7 +14,7 @@ from .activation import (
 )
 from .attention import attention, attention_backward, rope
 from .clip import clip_scale, global_norm
-from .decode_layers import decode_layers
+from .decode_token import decode_token
 from .embedding import add_rows_, embedding, embedding_backward, pick, pick_backward
 from .experts import (
     gather_rows,
@@ -84,7 +84,7 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_backward",
     "cumsum",
-    "decode_layers",
+    "decode_token",
     "dequantize",
     "div",
     "dropout",

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from .floats_ir import Floats
 from .ir import Function, Variable
 from .isa import Isa
+from .streams_ir import STREAMS, ask_ahead, line_sums
 from .vectors_ir import SIZE, constant, splat
 
-TOGETHER = 4  # lines summed at once
-AHEAD = 4096  # bytes from what is read to what is asked of memory: the processor alone stops at each page
 _BLOCK = 64  # weights whose digits of one kind lie side by side
 _HEAD = 64 * 4  # bytes before the digits: unit and whether they are there, then where the sums start
 _SMALLEST = "0x39B4484C00000000"  # 1e-30: smaller ones have no fixed-point numbers
@@ -123,47 +122,50 @@ def digit_dots(e: Floats, f: Function) -> None:
     scheme = digits_of(e.form.isa)
     assert scheme is not None
     unit = splat(f, "float", f.load("float", "%digits", 4), 4)
-    last, line_sums = f.sub("%count", 1), _bytes if scheme is _BYTES else _halves
-    with f.loop(0, "%count", TOGETHER) as j:
+    sums_of, streams = (_bytes, STREAMS) if scheme is _BYTES else (_halves, STREAMS // 2)  # short vectors are few
+
+    def in_floats(lines: list[str]) -> list[str]:
         found = []
-        for i in range(TOGETHER):
-            line = f.at("%matrix", f.mul(f.least(f.add(j, i), last), "%line_step"))
-            value, *others = [
-                f.let(f"sitofp <{e.n} x i32> {total} to {e.vector}") for total in line_sums(e, f, line, scheme)
-            ]
+        for totals in sums_of(e, f, lines, scheme):
+            value, *others = [f.let(f"sitofp <{e.n} x i32> {total} to {e.vector}") for total in totals]
             for d, digit in enumerate(others):
                 value = e.multiply_add(f, digit, e.number(float(1 << (scheme.bits * (d + 1)))), value)
             found.append(value)
-        four = f.let(f"fmul <4 x float> {e.four_sums(f, found)}, {unit}")
-        f.store("<4 x float>", four, f.at("%sums", f.mul(j, 4)), 4)
+        return found
+
+    line_sums(e, f, streams, in_floats, unit)
 
 
-def _bytes(e: Floats, f: Function, line: str, scheme: Digits) -> list[str]:
-    """The integer sums of a line for each digit."""
+def _bytes(e: Floats, f: Function, lines: list[str], scheme: Digits) -> list[list[str]]:
+    """The integer sums of lines for each digit."""
     words, weights = "<16 x i32>", f"<{_BLOCK} x i8>"
-    total = [Variable(f, words, f.load(words, f.at("%digits", 64 * (1 + d)), 64)) for d in range(scheme.count)]
+    starts = [f.load(words, f.at("%digits", 64 * (1 + d)), 64) for d in range(scheme.count)]
+    total = [[Variable(f, words, start) for start in starts] for _ in lines]
     whole = f.let(f"and i64 %k, {-_BLOCK}")
 
     def step(at: str, load: Callable[[str], str]) -> None:
-        digits, here = f.at("%digits", f.add(f.mul(at, scheme.count), _HEAD)), f.at(line, at)
-        e.prefetch(f, f.at(here, AHEAD))
-        raw = f.let(f"bitcast {weights} {load(here)} to {words}")
-        moved = f.let(f"xor {words} {raw}, {constant('i32', [-0x7F7F7F80] * 16)}")
-        for d, variable in enumerate(total):
-            variable.set(_dot8(e, f, variable.get(), moved, f.load(words, f.at(digits, d * _BLOCK), 64)))
+        here = f.at("%digits", f.add(f.mul(at, scheme.count), _HEAD))
+        digits = [f.load(words, f.at(here, d * _BLOCK), 64) for d in range(scheme.count)]
+        for line, sums in zip(lines, total, strict=True):
+            place = f.at(line, at)
+            ask_ahead(e, f, place)
+            raw = f.let(f"bitcast {weights} {load(place)} to {words}")
+            moved = f.let(f"xor {words} {raw}, {constant('i32', [-0x7F7F7F80] * 16)}")
+            for variable, digit in zip(sums, digits, strict=True):
+                variable.set(_dot8(e, f, variable.get(), moved, digit))
 
     with f.loop(0, whole, _BLOCK) as at:
         step(at, lambda address: f.load(weights, address, 1))
     with f.loop(whole, "%k", _BLOCK) as at:
         mask = e.v.mask(f, _BLOCK, f.sub("%k", at))
         step(at, lambda address: e.v.load_masked(f, "i8", _BLOCK, address, mask))
-    return [variable.get() for variable in total]
+    return [[variable.get() for variable in sums] for sums in total]
 
 
-def _halves(e: Floats, f: Function, line: str, scheme: Digits) -> list[str]:
+def _halves(e: Floats, f: Function, lines: list[str], scheme: Digits) -> list[list[str]]:
     """The same: whole blocks, then whole vectors, then weight by weight."""
     per, words = 2 * e.n, f"<{e.n} x i32>"
-    total = [Variable(f, words, "zeroinitializer") for _ in range(scheme.count)]
+    total = [[Variable(f, words, "zeroinitializer") for _ in range(scheme.count)] for _ in lines]
     blocks, whole = f.let(f"and i64 %k, {-_BLOCK}"), f.let(f"and i64 %k, {-per}")
 
     def digits_at(at: str) -> str:
@@ -171,28 +173,32 @@ def _halves(e: Floats, f: Function, line: str, scheme: Digits) -> list[str]:
         block, inside = f.let(f"and i64 {at}, {-_BLOCK}"), f.let(f"and i64 {at}, {_BLOCK - 1}")
         return f.at("%digits", f.add(f.add(f.mul(block, 2 * scheme.count), f.mul(inside, 2)), _HEAD))
 
-    def step(here: str, digits: str) -> None:
-        narrow = f.load(f"<{per} x i8>", here, 1)
-        weights = f.let(f"sext <{per} x i8> {narrow} to <{per} x i16>")
-        for d, variable in enumerate(total):
-            digit = f.load(f"<{per} x i16>", f.at(digits, d * scheme.block_bytes), 2 * per)
-            variable.set(_dot16(e, f, variable.get(), weights, digit))
+    def step(at: str, here: str) -> None:
+        digits = [f.load(f"<{per} x i16>", f.at(here, d * scheme.block_bytes), 2 * per) for d in range(scheme.count)]
+        for line, sums in zip(lines, total, strict=True):
+            narrow = f.load(f"<{per} x i8>", f.at(line, at), 1)
+            weights = f.let(f"sext <{per} x i8> {narrow} to <{per} x i16>")
+            for variable, digit in zip(sums, digits, strict=True):
+                variable.set(_dot16(e, f, variable.get(), weights, digit))
 
     with f.loop(0, blocks, _BLOCK) as at:
-        here, digits = f.at(line, at), f.at("%digits", f.add(f.mul(at, 2 * scheme.count), _HEAD))
-        e.prefetch(f, f.at(here, AHEAD))
+        here = f.at("%digits", f.add(f.mul(at, 2 * scheme.count), _HEAD))
+        for line in lines:
+            ask_ahead(e, f, f.at(line, at))
         for part in range(0, _BLOCK, per):
-            step(f.at(here, part), f.at(digits, 2 * part))
+            step(f.add(at, part), f.at(here, 2 * part))
     with f.loop(blocks, whole, per) as at:
-        step(f.at(line, at), digits_at(at))
-    tail = [Variable(f, "i32", "0") for _ in total]
+        step(at, digits_at(at))
+    tail = [[Variable(f, "i32", "0") for _ in sums] for sums in total]
     with f.loop(whole, "%k") as at:
-        digits = digits_at(at)
-        weight = f.let(f"sext i8 {f.load('i8', f.at(line, at), 1)} to i32")
-        for d, variable in enumerate(tail):
-            digit = f.let(f"sext i16 {f.load('i16', f.at(digits, d * scheme.block_bytes), 2)} to i32")
-            variable.set(f.let(f"add i32 {variable.get()}, {f.let(f'mul i32 {weight}, {digit}')}"))
+        here = digits_at(at)
+        for line, sums in zip(lines, tail, strict=True):
+            weight = f.let(f"sext i8 {f.load('i8', f.at(line, at), 1)} to i32")
+            for d, variable in enumerate(sums):
+                digit = f.let(f"sext i16 {f.load('i16', f.at(here, d * scheme.block_bytes), 2)} to i32")
+                variable.set(f.let(f"add i32 {variable.get()}, {f.let(f'mul i32 {weight}, {digit}')}"))
+    first = f"insertelement {words} zeroinitializer, i32"
     return [
-        f.let(f"add {words} {whole.get()}, {f.let(f'insertelement {words} zeroinitializer, i32 {rest.get()}, i64 0')}")
-        for whole, rest in zip(total, tail, strict=True)
+        [f.let(f"add {words} {a.get()}, {f.let(f'{first} {b.get()}, i64 0')}") for a, b in zip(sums, rest, strict=True)]
+        for sums, rest in zip(total, tail, strict=True)
     ]

@@ -28,7 +28,7 @@ from .rows import row_grain
 from .vectors_ir import Format
 
 _FEW = 4  # rows of x that read the matrix in turns
-_ITEM_BYTES = 32 << 10  # of weights in an item of work: some microseconds
+_ITEM_BYTES = 192 << 10  # of weights in an item of work, about: some microseconds
 _NEVER = 1 << 62  # where a matrix that is not there would start
 
 
@@ -65,10 +65,15 @@ def prepare_words(k: int, *, eps: float | None = None) -> array[int]:
     return words
 
 
-def product_words(k: int, lines: list[int], itemsize: int, *, rows: int = 1) -> tuple[array[int], int]:
+def product_words(
+    k: int, lines: list[int], itemsize: int, *, rows: int = 1, gated: bool = False
+) -> tuple[array[int], int]:
     """A block of `product` or `gated` without its addresses, for matrices of so many lines; and the items."""
     words = array("q", bytes(8 * (len(PRODUCT) + SEGMENTS * len(SEGMENT))))
-    per_task = max(16, min(LINES, _ITEM_BYTES // max(1, k * itemsize)) // 16 * 16)
+    total = lines[0] if gated else sum(lines)  # lines that items share out
+    size, threads = sum(lines) * k * itemsize, pool.threads()
+    items = threads * max(1, round(size / (threads * _ITEM_BYTES)))
+    per_task = min(LINES, -(-total // (16 * items)) * 16)
     facts = {"k": k, "rows": rows, "x_row": 4 * k, "digits_row": digits_ir.digits_bytes(k), "per_task": per_task}
     for name, value in {**facts, "y_row": 4 * lines[0]}.items():
         words[PRODUCT.index(name)] = value
@@ -78,12 +83,13 @@ def product_words(k: int, lines: list[int], itemsize: int, *, rows: int = 1) -> 
         words[segment_word(i, "start")] = start if count else _NEVER
         words[segment_word(i, "line_step")], words[segment_word(i, "lines")] = k * itemsize, count
         start += -(-count // per_task)
-    return words, start
+    return words, start // len(lines) if gated else start
 
 
 @lru_cache(1024)
-def _blank(k: int, n: int, itemsize: int, rows: int) -> tuple[array[int], array[int], int]:
-    """The blocks of `prepare` and `product` for one matrix, to be copied and filled in; and the items."""
+def _blank(k: int, n: int, itemsize: int, rows: int, threads: int) -> tuple[array[int], array[int], int]:
+    """The blocks of `prepare` and `product` for one matrix, to be copied and filled in; and the items, which are for
+    this many threads."""
     return prepare_words(k), *product_words(k, [n], itemsize, rows=rows)
 
 
@@ -119,7 +125,7 @@ def held_linear(
     device = x.device
     y = device.empty((m, n), dtypes.float32)
     scratch = device.allocate(m * (4 * k + digits_ir.digits_bytes(k)) + 64)
-    blank, product, items = _blank(k, n, weight.dtype.itemsize, m)
+    blank, product, items = _blank(k, n, weight.dtype.itemsize, m, pool.threads())
     words, block = blank[:], product[:]
     digits = scratch.address if code.digits and digits_ir.fits_digits(k) else 0
     words[_X], words[_OUT], words[_P_DIGITS] = x.address, scratch.address + m * digits_ir.digits_bytes(k), digits

@@ -4,7 +4,7 @@
     product    y = x W^T scale + bias + residual, for up to three matrices that read one x
     gated      y = silu(x G^T) (x U^T)
 
-`decode_layers.py` and `inference.py` launch them. W lies row by row, so a block of rows, which is an item of work, is
+`decode_token.py` and `inference.py` launch them. W lies row by row, so a block of rows, which is an item of work, is
 one stretch of memory; reading it is the cost. Each result is summed over k in one order.
 
 With int8 weights on a path that adds products of integers, x is written as digits (`digits_ir`). What has none takes
@@ -14,10 +14,11 @@ the way of every other format: converted in registers, multiplied in float32.
 from __future__ import annotations
 
 from . import ir
-from .digits_ir import AHEAD, TOGETHER, digit_dots, digits_of, write_digits
+from .digits_ir import digit_dots, digits_of, write_digits
 from .floats_ir import Floats, pointers_of, words_of
 from .ir import Function, Variable
 from .pack_ir import element
+from .streams_ir import CACHE_LINE, STREAMS, ask_ahead, line_sums
 from .vectors_ir import SIZE, STORAGE, Format
 
 #: Words of the block of each pass; SEGMENT is repeated at the end of a product's for each of its matrices.
@@ -26,8 +27,7 @@ PRODUCT = ("k", "rows", "x", "x_row", "digits", "digits_row", "per_task", "y_row
 SEGMENT = ("start", "weight", "line_step", "lines", "scale", "bias", "y")
 SEGMENTS = 3
 
-LINES = 256  # at most in an item: their sums lie on the stack
-_CACHE_LINE = 64
+LINES = 2048  # at most in an item: their sums lie on the stack
 _LOG2E = "0x3FF7154760000000"
 
 
@@ -81,7 +81,7 @@ _DOTS = "ptr %matrix, i64 %line_step, i64 %k, i64 %count, ptr %x, ptr %digits, p
 
 
 def _dots(e: Floats, source: str) -> Function:
-    """sums[i] = matrix[i] x for `count` lines; writes up to three sums more."""
+    """sums[i] = matrix[i] x for `count` lines; writes some sums more (`STREAMS`)."""
     f = Function("dots", _DOTS, internal=True, attributes="nounwind noinline")
     if source == "int8" and digits_of(e.form.isa):
         with f.when(f.let("icmp ne ptr %digits, null")):
@@ -97,33 +97,28 @@ def _dots(e: Floats, source: str) -> Function:
             return f.let(f"sitofp <{n} x i8> {raw} to {e.vector}")
         return element(e.v, f, e.form, source, n, raw)
 
-    last, whole = f.sub("%count", 1), f.let(f"and i64 %k, {-2 * n}")
-    with f.loop(0, "%count", TOGETHER) as j:
-        lines = [f.at("%matrix", f.mul(f.least(f.add(j, i), last), "%line_step")) for i in range(TOGETHER)]
-        total = [[Variable(f, e.vector, "zeroinitializer") for _ in range(2)] for _ in lines]
-        pairs = list(zip(lines, total, strict=True))
-        # Lines one by one: memory is read in its order, and of float32 the processor keeps ahead by itself. In vectors
-        # of a cache line four streams of float32 at once keep memory busier.
-        long, wide = e.form.isa.vector == _CACHE_LINE, size == SIZE["float"]
-        for some in [pairs] if long and wide else [[pair] for pair in pairs]:
-            with f.loop(0, whole, 2 * n) as at:
-                for half in range(2):
-                    here = f.add(at, half * n)
-                    value = f.load(e.vector, f.at("%x", f.mul(here, 4)), 4)
-                    for line, sums in some:
-                        place = f.at(line, f.mul(here, size))
-                        if half * n * size % _CACHE_LINE == 0 and (long or not wide):
-                            e.prefetch(f, f.at(place, AHEAD))
-                        raw = f.load(f"<{n} x {stored}>", place, size)
-                        sums[half].set(e.multiply_add(f, value, converted(raw), sums[half].get()))
+    step = max(n, CACHE_LINE // size)
+    whole = f.let(f"and i64 %k, {-step}")
+
+    def sums_of(lines: list[str]) -> list[str]:
+        total = [Variable(f, e.vector, "zeroinitializer") for _ in lines]
+        with f.loop(0, whole, step) as at:
+            for line in lines:
+                ask_ahead(e, f, f.at(line, f.mul(at, size)))
+            for here in [f.add(at, part) for part in range(0, step, n)]:
+                value = f.load(e.vector, f.at("%x", f.mul(here, 4)), 4)
+                for line, sums in zip(lines, total, strict=True):
+                    raw = f.load(f"<{n} x {stored}>", f.at(line, f.mul(here, size)), size)
+                    sums.set(e.multiply_add(f, value, converted(raw), sums.get()))
         with f.loop(whole, "%k", n) as here:
             mask = e.mask(f, f.sub("%k", here))
             value = e.load(f, "%x", here, mask)
-            for i, line in enumerate(lines):
+            for line, sums in zip(lines, total, strict=True):
                 raw = e.v.load_masked(f, stored, n, f.at(line, f.mul(here, size)), mask)
-                total[i][0].set(e.multiply_add(f, value, converted(raw), total[i][0].get()))
-        both = [e.op(f, "fadd", left.get(), right.get()) for left, right in total]
-        f.store("<4 x float>", e.four_sums(f, both), f.at("%sums", f.mul(j, 4)), 4)
+                sums.set(e.multiply_add(f, value, converted(raw), sums.get()))
+        return [sums.get() for sums in total]
+
+    line_sums(e, f, STREAMS, sums_of)
     return f
 
 
@@ -152,7 +147,7 @@ def _product(e: Floats) -> Function:
     )
     x, digits, residual = pointers_of(f, PRODUCT, "x", "digits", "residual")
     has_residual, has_digits = (f.let(f"icmp ne ptr {p}, null") for p in (residual, digits))
-    sums = f.slot("float", count=LINES + TOGETHER)
+    sums = f.slot("float", count=LINES + STREAMS)
     at = [f.at("%block", 8 * (len(PRODUCT) + s * len(SEGMENT))) for s in range(SEGMENTS)]
     starts = [words_of(f, SEGMENT, "start", block=segment)[0] for segment in at]
     with f.loop("%lo", "%hi") as item:
@@ -184,7 +179,7 @@ def _gated(e: Floats) -> Function:
     k, per_task = words_of(f, PRODUCT, "k", "per_task")
     x, digits = pointers_of(f, PRODUCT, "x", "digits")
     at = [f.at("%block", 8 * (len(PRODUCT) + s * len(SEGMENT))) for s in range(2)]
-    sums = [f.slot("float", count=LINES + TOGETHER) for _ in at]
+    sums = [f.slot("float", count=LINES + STREAMS) for _ in at]
     (lines,), (y,) = words_of(f, SEGMENT, "lines", block=at[0]), pointers_of(f, SEGMENT, "y", block=at[0])
     with f.loop("%lo", "%hi") as item:
         first = f.mul(item, per_task)

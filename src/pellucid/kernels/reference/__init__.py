@@ -17,7 +17,7 @@ from .experts import (
     top_experts,
 )
 from .feedforward import swiglu, swiglu_backward, swiglu_joint_backward
-from .inference import decode_layers, dequantize, held_linear, held_linear_backward, quantize
+from .inference import decode_token, dequantize, held_linear, held_linear_backward, quantize
 from .loss import cross_entropy, cross_entropy_backward, lm_head_loss, mse, mse_backward
 from .matmul import linear_backward, matmul
 from .norm import layernorm, layernorm_backward, rmsnorm, rmsnorm_backward
@@ -96,7 +96,7 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_backward",
     "cumsum",
-    "decode_layers",
+    "decode_token",
     "dequantize",
     "div",
     "dropout",

@@ -1,6 +1,6 @@
 """Inference with matrices that are only held to be multiplied: int8 with a scale a row, bfloat16, or float32.
 
-`decode_layers` is all layers of a Llama for one new token; it is defined by the kernels it stands for.
+`decode_token` is a whole Llama for one new token; it is defined by the kernels it stands for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
-from ..llama_layers import LlamaLayers
+from ..llama import MATRICES, Llama
 from .attention import attention, rope
 from .feedforward import swiglu
 from .host import read, rounded, write
@@ -67,32 +67,33 @@ def _weight(weight: Array, operand_dtype: DType | None, like: np.dtype) -> np.nd
     return (rounded(read(weight), operand_dtype) if weight.dtype.is_float else read(weight)).astype(like)
 
 
-def decode_layers(x: Array, layers: LlamaLayers, *, position: int) -> Array:
-    """For each layer x + attention(rmsnorm(x)), then x + swiglu(rmsnorm(x)), for the token at a position   (Touvron et
-    al. 2023).
+def decode_token(llama: Llama, *, token: int, position: int) -> Array:
+    """Logits behind a token: x = table[token]; for each layer x + attention(rmsnorm(x)), then x + swiglu(rmsnorm(x));
+    y = rmsnorm(x) head^T   (Touvron et al. 2023).   y: (V,)
 
-    x: (D,). The caches are filled up to the position, whose rows are written.
+    The caches are filled up to the position, whose rows are written.
     """
-    y = _as(x, (1, x.shape[0]))
-    for i, (keys, values) in enumerate(zip(layers.keys, layers.values, strict=True)):
-        norms, weights = layers.norms[2 * i : 2 * i + 2], layers.weights[7 * i : 7 * i + 7]
-        scales = layers.scales[7 * i : 7 * i + 7] or [None] * 7
-        q, k, v, o, gate, up, down = (
-            partial(held_linear, weight=w, scale=s, operand_dtype=layers.operand_dtype)
-            for w, s in zip(weights, scales, strict=True)
-        )
-        (_, kv_heads, d), turn = keys.shape, {"offset": position, "interleaved": layers.interleaved, "inverse": False}
-        h, _ = rmsnorm(y, norms[0], eps=layers.eps)
-        queries = rope(_as(q(h), (1, 1, -1, d)), layers.cos, layers.sin, **turn)
-        key = rope(_as(k(h), (1, 1, kv_heads, d)), layers.cos, layers.sin, **turn)
+    row = read(llama.table)[token] * (1 if llama.table_scale is None else read(llama.table_scale)[token])
+    y = write(llama.norms[0], row[None])
+    linear = [
+        partial(held_linear, weight=w, scale=s, operand_dtype=llama.operand_dtype)
+        for w, s in zip(llama.weights, llama.scales or [None] * len(llama.weights), strict=True)
+    ]
+    for i, (keys, values) in enumerate(zip(llama.keys, llama.values, strict=True)):
+        norms, (q, k, v, o, gate, up, down) = llama.norms[2 * i : 2 * i + 2], linear[MATRICES * i : MATRICES * (i + 1)]
+        (_, kv_heads, d), turn = keys.shape, {"offset": position, "interleaved": llama.interleaved, "inverse": False}
+        h, _ = rmsnorm(y, norms[0], eps=llama.eps)
+        queries = rope(_as(q(h), (1, 1, -1, d)), llama.cos, llama.sin, **turn)
+        key = rope(_as(k(h), (1, 1, kv_heads, d)), llama.cos, llama.sin, **turn)
         assign_(keys.slice(0, position, position + 1), _as(key, (1, kv_heads, d)))
         assign_(values.slice(0, position, position + 1), _as(v(h), (1, kv_heads, d)))
         seen = [part.slice(0, 0, position + 1).unsqueeze(0) for part in (keys, values)]
         a, _ = attention(queries, *seen, causal=True, scale=d**-0.5, dropout=0.0, seed=0, counter=0)
         y = add(y, o(_as(a, (1, -1))))
-        h, _ = rmsnorm(y, norms[1], eps=layers.eps)
+        h, _ = rmsnorm(y, norms[1], eps=llama.eps)
         y = add(y, down(swiglu(gate(h), up(h))))
-    return _as(y, x.shape)
+    h, _ = rmsnorm(y, llama.norms[-1], eps=llama.eps)
+    return _as(linear[-1](h), (-1,))
 
 
 def _as(x: Array, shape: tuple[int, ...]) -> Array:

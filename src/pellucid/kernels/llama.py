@@ -1,6 +1,6 @@
-"""The layers of a Llama as decoding sees them: matrices that are held, norms, rotary tables, caches.
+"""A Llama as decoding sees it: its table, matrices that are held, norms, rotary tables, caches.
 
-It is one argument of the kernel `decode_layers`, made once for a model and its caches: a backend may bind everything
+It is one argument of the kernel `decode_token`, made once for a model and its caches: a backend may bind everything
 about a step to it and keep that for as long as it lives.
 """
 
@@ -11,19 +11,22 @@ from dataclasses import dataclass
 from ..base.dtypes import DType
 from ..device import Array
 
-#: The matrices of a layer, in their order.
-MATRICES: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")
+#: Matrices of a layer: q, k, v, o, gate, up, down, in this order.
+MATRICES = 7
 
 
 @dataclass(frozen=True, eq=False)
-class LlamaLayers:
+class Llama:
     """
-    norms: two of every layer, (D,). weights: seven of every layer, (N, K) in int8, bfloat16 or float32, all alike;
-    scales: one of each, (N,), or none at all.
+    table: (V, D) in int8, bfloat16 or float32; table_scale: (V,), or None where it has none.
+    norms: two of every layer and the last, (D,). weights: seven of every layer and the head, (N, K) in int8, bfloat16
+    or float32, all alike; scales: one of each, (N,), or none at all.
     keys, values: one of every layer, (capacity, H_kv, d). cos, sin: (positions, d/2).
     operand_dtype: what inputs of products, and weights that are no integers, are rounded to.
     """
 
+    table: Array
+    table_scale: Array | None
     norms: list[Array]
     weights: list[Array]
     scales: list[Array]
@@ -37,5 +40,5 @@ class LlamaLayers:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays but the caches."""
+        """Bytes of what a step reads whole: all arrays but the table, of which it is one row, and the caches."""
         return sum(a.nbytes for a in (*self.norms, *self.weights, *self.scales))
