@@ -72,14 +72,14 @@ def attention_backward(
     shares = max(1, min(-(-_ITEMS // max(1, batch * kv_heads)), most // _BLOCKS))
     plan = bounds(q, k, starts, 2 * width)
     padded = -(-d // (2 * width)) * (2 * width)
-    pairs = attention_pairs_backward.serves(operand_dtype, precise)
-    in_place = shares == 1 and padded == d and precise is k.dtype
-    sums = (dk, dv) if in_place else [empty((shares, batch, tk, kv_heads, padded), precise) for _ in range(2)]
     shape = (groups, kv_heads, tq, tk, d, padded)
     options = (causal, float(scale), float(dropout), seed & 0xFFFFFFFF, seed >> 32, counter)
-    if pairs:
-        attention_pairs_backward.blocks(do, q, k, v, o, lse, dq, sums, shares, plan, shape, options)
+    if attention_pairs_backward.serves(operand_dtype, precise):
+        in_place = shares == 1
+        sums = attention_pairs_backward.blocks(do, q, k, v, o, lse, dq, dk, dv, shares, plan, shape, options)
     else:
+        in_place = shares == 1 and padded == d and precise is k.dtype
+        sums = (dk, dv) if in_place else [empty((shares, batch, tk, kv_heads, padded), precise) for _ in range(2)]
         strides = (*do.strides, *q.strides, *k.strides, *v.strides, *o.strides, *lse.strides)
         arrays = (do, q, k, v, o, lse, dq, *sums)
         _blocks(shares * batch * kv_heads, 1, *arrays, *plan, shares, batch, *shape, *strides, *options)

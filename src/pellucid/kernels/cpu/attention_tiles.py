@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...device import Array
-from .formats import ask, load, store
+from .formats import ask_run, load, store
 from .functions import inlined, inner, like
 from .lanes import FLAGS, VECTOR, apart, narrow, operand, still, vload, vsplat, vstore, width
 from .lanes_math import vbelow, vsum, vtranspose
@@ -54,8 +54,7 @@ def fill(x, x0, n, value):
 def ask_rows(x, x0, row, rows, d):
     """Asks memory for rows of d elements that will be read, `row` apart and contiguous."""
     for r in range(rows):
-        for i in range(0, d, 16):
-            ask(x, x0 + r * row + i)
+        ask_run(x, x0 + r * row, d)
 
 
 def _multiply_add(builder: Any, total: Any, a: Any, b: Any) -> Any:
@@ -134,6 +133,19 @@ def widen(to, to0, ld, x, x0, row, step, rows, d):
         for i in range(d, ld):
             still()
             store(to, to0 + r * ld + i, 0)
+
+
+@inner
+def hand_over(to, to0, to_row, x, x0, row, rows, d):
+    """to[r, i] = x[r, i] in the type of `to`; both contiguous along a row."""
+    apart()
+    w = width(x, VECTOR)
+    for r in range(rows):
+        for i in range(0, d // w * w, w):
+            vstore(to, to0 + r * to_row + i, vload(x, x0 + r * row + i))
+        for i in range(d // w * w, d):
+            still()
+            store(to, to0 + r * to_row + i, load(x, x0 + r * row + i))
 
 
 @inner

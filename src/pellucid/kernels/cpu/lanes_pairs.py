@@ -20,11 +20,11 @@ from numba.core import cgutils
 
 from . import formats
 from .functions import inner, intrinsic
-from .lanes import VECTOR, Lanes, apart, is_half, vectors_of, vload, vsplat, vstore, widened, width
+from .lanes import VECTOR, Lanes, address, apart, is_half, vectors_of, vload, vsplat, vstore, widened, width
 from .lanes_products import register_tile
 from .lanes_tiles import TILES, product_tiles
 
-_I16, _I32 = ir.IntType(16), ir.IntType(32)
+_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
 
 def _declare(builder: Any, name: str, result: Any, *takes: Any) -> Any:
@@ -59,20 +59,37 @@ def _dot(builder: Any, total: Any, a: Any, b: Any) -> Any:
     return builder.call(function, [total, builder.bitcast(a, pairs), builder.bitcast(b, pairs)])
 
 
+def _zip(builder: Any, low: Any, high: Any) -> Any:
+    n = low.type.count
+    order = [lane // 2 + n * (lane % 2) for lane in range(2 * n)]
+    zipped = builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(_I32, 2 * n), order))
+    return builder.bitcast(zipped, ir.VectorType(ir.FloatType(), n))
+
+
+def _couple(builder: Any, x: Any, y: Any) -> Any:
+    return _zip(builder, _to_bfloat16(builder, x), _to_bfloat16(builder, y))
+
+
+def _beside(builder: Any, x: Any, y: Any) -> Any:
+    n = x.type.count
+    order = ir.Constant(ir.VectorType(_I32, 2 * n), list(range(2 * n)))
+    joined = builder.shuffle_vector(_to_bfloat16(builder, x), _to_bfloat16(builder, y), order)
+    return builder.bitcast(joined, x.type)
+
+
+def _loaded(context: Any, builder: Any, x: Any, value: Any, index: Any, count: int) -> Any:
+    pointer, align = address(context, builder, x, value, index, count)
+    found = builder.load(pointer, align=align)
+    return widened(builder, x.dtype, found, count) if is_half(x) else found
+
+
 @intrinsic
 def vcouple(typing_context, x, y):
     """Pairs of bfloat16 (x[l], y[l])."""
     if not isinstance(x, Lanes) or x != y:
         return None
 
-    def generate(context, builder, signature, arguments):
-        n = x.count
-        low, high = (_to_bfloat16(builder, v) for v in arguments)
-        order = [lane // 2 + n * (lane % 2) for lane in range(2 * n)]
-        zipped = builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(_I32, 2 * n), order))
-        return builder.bitcast(zipped, arguments[0].type)
-
-    return x(x, y), generate
+    return x(x, y), lambda context, builder, signature, arguments: _couple(builder, *arguments)
 
 
 @intrinsic
@@ -81,13 +98,48 @@ def vbeside(typing_context, x, y):
     if not isinstance(x, Lanes) or x != y:
         return None
 
-    def generate(context, builder, signature, arguments):
-        n = x.count
-        halves = [_to_bfloat16(builder, v) for v in arguments]
-        joined = builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(_I32, 2 * n), list(range(2 * n))))
-        return builder.bitcast(joined, arguments[0].type)
+    return x(x, y), lambda context, builder, signature, arguments: _beside(builder, *arguments)
 
-    return x(x, y), generate
+
+def _raw(context: Any, builder: Any, x: Any, value: Any, index: Any, count: int) -> Any:
+    """`count` elements of an array of bfloat16 as they are."""
+    pointer = formats._pointer(context, builder, x, value, types.int64, index)
+    return builder.load(builder.bitcast(pointer, ir.VectorType(_I16, count).as_pointer()), align=2)
+
+
+@intrinsic
+def vload_pairs(typing_context, like, x, index):
+    """The pairs (x[0], x[1]), (x[2], x[3]), ... from an index on."""
+    kind = vectors_of(x)
+    if kind is None or kind != vectors_of(like):
+        return None
+    n = kind.count
+
+    def generate(context, builder, signature, arguments):
+        _, value, at = arguments
+        if isinstance(x.dtype, formats.BFloat16):
+            return builder.bitcast(_raw(context, builder, x, value, at, 2 * n), ir.VectorType(ir.FloatType(), n))
+        low, high = (_loaded(context, builder, x, value, builder.add(at, _I64(i)), n) for i in (0, n))
+        return _beside(builder, low, high)
+
+    return kind(like, x, types.int64), generate
+
+
+@intrinsic
+def vload_couples(typing_context, like, x, index, other):
+    """The pairs (x[index + l], x[other + l])."""
+    kind = vectors_of(x)
+    if kind is None or kind != vectors_of(like):
+        return None
+    n = kind.count
+
+    def generate(context, builder, signature, arguments):
+        _, value, *both = arguments
+        if isinstance(x.dtype, formats.BFloat16):
+            return _zip(builder, *(_raw(context, builder, x, value, at, n) for at in both))
+        return _couple(builder, *(_loaded(context, builder, x, value, at, n) for at in both))
+
+    return kind(like, x, types.int64, types.int64), generate
 
 
 _tile = register_tile(8, _dot)
@@ -152,28 +204,42 @@ def product_pairs(c, c0, ldc, a, a0, row, step, b, b0, ldb, m, n, k, accumulate)
 
 
 @inner
-def pair_row(to, to0, x, x0, step, n, factor):
-    """to = the pairs (x[0], x[1]), (x[2], x[3]), ... of a row of n numbers times `factor`; to: (n + 1) // 2 pairs,
-    written in whole vectors."""
+def pair_rows(to, to0, x, x0, row, step, rows, n, factor):
+    """Rows of the pairs (x[0], x[1]), (x[2], x[3]), ... of n numbers times `factor`; to: (rows, (n + 1) // 2) pairs, in
+    whole vectors; rows of x `row` apart, numbers `step`."""
+    apart()
     w = width(to, VECTOR)
+    wide, whole = (n + 2 * w - 1) // (2 * w) * w, n // (2 * w) * w if step == 1 else 0
     spread = vsplat(to, factor)
-    for i in range(0, n, 2 * w):
-        if step == 1 and i + 2 * w <= n:
-            low, high = vload(x, x0 + i), vload(x, x0 + i + w)
+    for r in range(rows):
+        into, at = to0 + r * wide, x0 + r * row
+        if factor == 1:
+            for i in range(0, whole, w):
+                vstore(to, into + i, vload_pairs(to, x, at + 2 * i))
         else:
-            low = _some(to, x, x0 + i * step, step, n - i)
-            high = _some(to, x, x0 + (i + w) * step, step, n - i - w)
-        vstore(to, to0 + i // 2, vbeside(low * spread, high * spread))
+            for i in range(0, whole, w):
+                vstore(to, into + i, vbeside(vload(x, at + 2 * i) * spread, vload(x, at + 2 * i + w) * spread))
+        for i in range(whole, wide, w):
+            low = _some(to, x, at + 2 * i * step, step, n - 2 * i)
+            high = _some(to, x, at + (2 * i + w) * step, step, n - 2 * i - w)
+            vstore(to, into + i, vbeside(low * spread, high * spread))
 
 
 @inner
-def couple_rows(to, to0, x, x0, x1, step, n, second):
-    """to[i] = the pair (x[x0 + i step], x[x1 + i step]) for n numbers, written in whole vectors; 0 beside the first
-    where `second` is false."""
+def couple_rows(to, to0, to_row, x, x0, row, step, rows, n):
+    """The pairs (x[2 r, i], x[2 r + 1, i]) of a number of rows, 0 in the place of one that is missing in the end; to:
+    ((rows + 1) // 2, n) pairs, rows `to_row` apart, written in whole vectors; rows of x `row` apart, numbers `step`."""
+    apart()
     w = width(to, VECTOR)
-    for i in range(0, n, w):
-        if step == 1 and i + w <= n:
-            low, high = vload(x, x0 + i), vload(x, x1 + i)
-        else:
-            low, high = _some(to, x, x0 + i * step, step, n - i), _some(to, x, x1 + i * step, step, n - i)
-        vstore(to, to0 + i, vcouple(low, high if second else vsplat(to, 0)))
+    wide, whole = (n + w - 1) // w * w, n // w * w if step == 1 else 0
+    for r in range(rows // 2):
+        into, at = to0 + r * to_row, x0 + 2 * r * row
+        for i in range(0, whole, w):
+            vstore(to, into + i, vload_couples(to, x, at + i, at + row + i))
+        for i in range(whole, wide, w):
+            low, high = _some(to, x, at + i * step, step, n - i), _some(to, x, at + row + i * step, step, n - i)
+            vstore(to, into + i, vcouple(low, high))
+    if rows % 2:
+        for i in range(0, wide, w):
+            low = _some(to, x, x0 + (rows - 1) * row + i * step, step, n - i)
+            vstore(to, to0 + rows // 2 * to_row + i, vcouple(low, vsplat(to, 0)))

@@ -15,13 +15,12 @@ from operator import attrgetter
 from ...base.shapes import Shape
 from ...device import Array
 from .elementwise import words
-from .formats import ask
+from .formats import ask_run
 from .functions import inlined
 
 GRAIN = 1 << 15  # elements of a piece; where there are no more in all, another thread would only wake up for them
 BLOCK = 256  # elements
 _AHEAD = 512  # elements from a block to the one asked of memory
-_LINE = 16  # elements of a cache line, or a part of it
 
 shape_of = attrgetter("shape")
 
@@ -42,5 +41,4 @@ def pieces(shapes: tuple[Shape, ...]) -> tuple[int, int, Array]:
 @inlined
 def ask_block(x, i):
     """Asks memory for the block some way behind the one that begins at i."""
-    for k in range(i + _AHEAD, i + _AHEAD + BLOCK, _LINE):
-        ask(x, k)
+    ask_run(x, i + _AHEAD, BLOCK)
