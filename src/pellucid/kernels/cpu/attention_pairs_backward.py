@@ -48,7 +48,7 @@ from .launch import kernel
 
 __all__ = ["blocks", "serves"]
 
-_KEYS = 64  # of a tile
+_KEYS = 128  # of a tile
 _JOINED = 4  # blocks of queries whose part of dk and dv is one product
 _LOG2E = 1 / math.log(2)
 
