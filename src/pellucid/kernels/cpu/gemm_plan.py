@@ -27,9 +27,12 @@ from .vectors_ir import SIZE, TILE_LINES, Format
 _K_BYTES = 3072  # of one line in a block of k: a panel of each operand stays in the first two cache levels
 _PACKED_BYTES = 6 << 20  # of packed operands in a block: they stay in the last cache level
 _GROUP_BYTES = 256 << 10  # of b's panels in a task: they stay in the second cache level
-_TILES_GROUP_BYTES = 1 << 20  # the same where there are tile registers, and with them more of that level
+_LARGE_GROUP_BYTES = 512 << 10  # the same on processors with tile registers, which have more of that level
+_TILES_GROUP_BYTES = 1 << 20  # the same in tile registers
 _DIRECT_BYTES = 128 << 10  # of an operand that is read where it lies: once a tile, so it has to be near
 _WIDE_DIRECT_BYTES = 2 << 20  # the same in vectors of a cache line, whose larger tiles read it less often
+_DIRECT_PRODUCTS = 1 << 27  # multiplications, in tiles of three vectors: more of them pay for packing
+_LINES_DIRECT_BYTES = 5 << 18  # there, of an a whose neighbours in memory are rows: each step is another cache line
 _WAY_BYTES = 4096  # lines a multiple of this apart compete for the same few places in the first cache level
 _TASKS = 24  # wanted in a pass, so that threads finish together
 _TASKS_A_THREAD = 4  # at least, on many
@@ -242,6 +245,11 @@ class _Planner:
             whole = side == "a" and lines % TILE_LINES == 0 and self.k % self.form.per_step == 0
             return whole and x.dtype is dtypes.bfloat16 and k_stride == 1 and line_stride * size % _WAY_BYTES != 0
         most = _WIDE_DIRECT_BYTES if self.form.isa.vector == 64 else _DIRECT_BYTES
+        if self.form.isa.vectors == 3:
+            if self.m * self.n * self.k > _DIRECT_PRODUCTS:
+                return False
+            if side == "a" and k_stride != 1:
+                most = _LINES_DIRECT_BYTES
         if x.dtype.name != self.form.name or lines * self.k * size > most:
             return False
         if side == "b":  # whole vectors of columns only
@@ -365,7 +373,8 @@ class _Planner:
         is_tiles = form.name == "tiles"
         tasks = max(_TILES_TASKS if is_tiles else _TASKS, _TASKS_A_THREAD * pool.threads())
         wanted = max(1, -(-_TASK_FLOPS // tile), a_panels * b_panels // tasks)
-        most, group = wanted, _GROUP_BYTES  # panels of b in a task of `wanted` tiles
+        # panels of b in a task of `wanted` tiles
+        most, group = wanted, _LARGE_GROUP_BYTES if form.isa.tiles else _GROUP_BYTES
         if is_tiles:  # square: both operands come from the last cache level, and a square of tiles reads least of them
             most, group = max(round(wanted**0.5), -(-wanted // a_panels)), _TILES_GROUP_BYTES
         b_per = max(1, min(b_panels, most, group // max(64, words["b_panel_bytes"])))
