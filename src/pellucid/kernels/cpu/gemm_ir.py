@@ -197,7 +197,7 @@ WORDS = (
     *(f"a_{w}" for w in OPERAND),
     *(f"b_{w}" for w in OPERAND),
     *("k", "steps", "columns_of_tasks", "rows_of_tasks", "a_per_task", "b_per_task"),
-    *("a_row", "a_step", "b_step"),
+    *("a_row", "a_step", "b_step", "a_now", "b_now"),
     *("c", "c_row", "c_column", "c_batch", "init", "init_row", "init_column", "init_batch", "result"),
 )
 WORD = {name: i for i, name in enumerate(WORDS)}
@@ -217,10 +217,21 @@ def pointers(f: Function, *names: str) -> list[str]:
     return [_pointer(f, word) for word in words(f, *names)]
 
 
+def _pack(f: Function, side: str, source: str, lines: str, to: str) -> None:
+    """Packs so many lines of an operand into panels."""
+    line_step, k_step, k, panel_bytes, pack = words(
+        f, *(name if name == "k" else f"{side}_{name}" for name in ("line_step", "k_step", "k", "panel_bytes", "pack"))
+    )
+    f.do(
+        f"call void {_pointer(f, pack)}(ptr {source}, i64 {line_step}, i64 {k_step}, i64 {lines}, i64 {k}, ptr {to}, "
+        f"i64 {panel_bytes})"
+    )
+
+
 def _pack_pass(form: Format) -> Function:
     """Items are groups of panels, a's then b's, batch after batch: packs groups lo to hi."""
     f = Function("pack_pass", "ptr %block, i64 %lo, i64 %hi")
-    a_groups, b_groups, k = words(f, "a_groups", "b_groups", "k")
+    a_groups, b_groups = words(f, "a_groups", "b_groups")
     each = f.add(a_groups, b_groups)
     with f.loop("%lo", "%hi") as item:
         batch, at = f.div(item, each), f.rem(item, each)
@@ -228,8 +239,8 @@ def _pack_pass(form: Format) -> Function:
         for side, width, condition in (("a", form.rows, is_a), ("b", form.columns, f.let(f"xor i1 {is_a}, true"))):
             with f.when(condition):
                 group = at if side == "a" else f.sub(at, a_groups)
-                source, line_step, k_step, lines, per, _, packed, panel_bytes, batch_bytes, offsets, pack = words(
-                    f, *(f"{side}_{w}" for w in OPERAND)
+                source, line_step, lines, per, packed, panel_bytes, batch_bytes, offsets = words(
+                    f, *(f"{side}_{w}" for w in OPERAND if w not in ("k_step", "groups", "pack"))
                 )
                 first = f.mul(group, per)  # panel
                 line = f.mul(first, width)
@@ -237,15 +248,13 @@ def _pack_pass(form: Format) -> Function:
                 here = f.at(f.at(_pointer(f, source), offset), f.mul(line, line_step))
                 count = f.least(f.mul(per, width), f.sub(lines, line))
                 to = f.at(f.at(_pointer(f, packed), f.mul(batch, batch_bytes)), f.mul(first, panel_bytes))
-                f.do(
-                    f"call void {_pointer(f, pack)}(ptr {here}, i64 {line_step}, i64 {k_step}, i64 {count}, "
-                    f"i64 {k}, ptr {to}, i64 {panel_bytes})"
-                )
+                _pack(f, side, here, count, to)
     return f
 
 
 def _multiply_pass(form: Format, direct: bool) -> Function:
-    """Items are blocks of tiles, rows fastest, batch after batch: multiplies panels into blocks lo to hi.
+    """Items are blocks of tiles, rows fastest, batch after batch: multiplies panels into blocks lo to hi. An operand
+    that is to be packed `now` is by the item that multiplies it.
 
     In a direct pass an operand may be unpacked: `packed` is then its own address, `panel_bytes` its step from panel to
     panel, and its batches lie at `offsets`.
@@ -278,6 +287,14 @@ def _multiply_pass(form: Format, direct: bool) -> Function:
             b_here = f.at(b_here, f.load("i64", f.at(_pointer(f, b_offsets), f.mul(batch, 8)), 8))
         c_here = f.at(_pointer(f, c), f.mul(batch, c_batch))
         init_here = f.at(_pointer(f, init), f.mul(batch, init_batch))
+        for side, packed, panel, width, first, end in (
+            ("a", a_here, a_panel, form.rows, row0, row1),
+            ("b", b_here, b_panel, form.columns, column0, column1),
+        ):
+            now, source, line_step = words(f, *(f"{side}_{w}" for w in ("now", "source", "line_step")))
+            with f.when(f.is_("ne", now, 0)):
+                lines = f.at(_pointer(f, source), f.mul(first, line_step))
+                _pack(f, side, lines, f.sub(end, first), f.at(packed, f.mul(f.div(first, width), panel)))
         with f.loop(row0, row1, form.rows) as i:
             a_now = f.at(a_here, f.mul(f.div(i, form.rows), a_panel))
             m = f.least(f.sub(rows, i), form.rows)

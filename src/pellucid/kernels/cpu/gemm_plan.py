@@ -289,6 +289,10 @@ class _Planner:
             if side in self.direct or (side == self.stays and not fresh):
                 words[f"{side}_groups"] = 0
             groups += words[f"{side}_groups"]
+        now = self._packed_in_tasks(words)
+        if now is not None:
+            groups -= words[f"{now}_groups"]
+            words[f"{now}_groups"], words[f"{now}_now"] = 0, 1
         tasks = self._tasks(words) * count
         row, column = blocks["a"][0], blocks["b"][0]
         c: Place = ("y", 0)
@@ -316,8 +320,24 @@ class _Planner:
             multiply = direct_pass(self.form)
             words |= self._unpacked(words)
         results = {f"{side}_packed": side if side in self.direct else "scratch" for side in "ab"}
+        if now is not None:
+            results[f"{now}_source"] = now
         results |= {"c": c[0], "init": init[0]}
         yield self._launch(multiply, words, tasks, flops > _TASK_FLOPS, results)
+
+    def _packed_in_tasks(self, words: dict[str, int]) -> str | None:
+        """The operand that tasks pack, each what it multiplies by all of the other one, so that it is in the second
+        cache level then: in tile registers, where it makes enough tasks."""
+        side = self.moves
+        if self.form.name != "tiles" or self.batches > 1 or side in self.direct or not words["k"]:
+            return None
+        enough = words[f"{side}_lines"] >= self._least_tasks() * self.sides[side][3]
+        near = side == "b" or words["b_batch_bytes"] <= _TILES_GROUP_BYTES  # b is read again for each panel of a
+        return side if enough and near else None
+
+    def _least_tasks(self) -> int:
+        """Tasks wanted of a block."""
+        return max(_TILES_TASKS if self.form.name == "tiles" else _TASKS, _TASKS_A_THREAD * pool.threads())
 
     def _unpacked(self, words: dict[str, int]) -> dict[str, int]:
         """The words that differ in a direct pass."""
@@ -371,7 +391,7 @@ class _Planner:
         a_panels, b_panels = -(-words["a_lines"] // form.rows), -(-words["b_lines"] // form.columns)
         tile = max(1, 2 * form.rows * form.columns * words["k"])
         is_tiles = form.name == "tiles"
-        tasks = max(_TILES_TASKS if is_tiles else _TASKS, _TASKS_A_THREAD * pool.threads())
+        tasks = self._least_tasks()
         wanted = max(1, -(-_TASK_FLOPS // tile), a_panels * b_panels // tasks)
         # panels of b in a task of `wanted` tiles
         most, group = wanted, _LARGE_GROUP_BYTES if form.isa.tiles else _GROUP_BYTES
@@ -381,6 +401,10 @@ class _Planner:
         b_per = -(-b_panels // -(-b_panels // b_per))
         a_per = max(1, min(a_panels, wanted // b_per))
         a_per = -(-a_panels // -(-a_panels // a_per))
+        if words["b_now"]:
+            a_per, b_per = a_panels, max(1, b_panels // tasks)
+        elif words["a_now"]:
+            a_per, b_per = max(1, a_panels // tasks), b_panels
         words["a_per_task"], words["b_per_task"] = a_per, b_per
         words["rows_of_tasks"], words["columns_of_tasks"] = -(-a_panels // a_per), -(-b_panels // b_per)
         return words["rows_of_tasks"] * words["columns_of_tasks"]
