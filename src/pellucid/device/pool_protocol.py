@@ -6,8 +6,8 @@ must never need Python's lock: it enters `worker` once and leaves it when the po
 A chunk is claimed by subtracting one from `left`: whoever gets r > 0 owns one. Which one is read after the claim, as
 the job is, when neither can change any more, because a launch returns only when `done` counts every chunk: the launch
 takes chunks from the first one on, workers from the last one back, so that what a core wrote in one launch it finds in
-its own cache in the next. `left` may fall below zero: that claims nothing, and the next launch overwrites it. Words that
-different threads write lie on different cache lines.
+its own cache in the next. `left` may fall below zero: that claims nothing, and the next launch overwrites it. Words
+that different threads write lie on different cache lines.
 
 Linux likes to wake a worker on the core of the launch that woke it, and may leave it there for long, the two taking
 turns while another core idles: products ran at half speed for whole steps. So a launch notes its core, and a worker
