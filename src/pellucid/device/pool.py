@@ -1,4 +1,4 @@
-"""The CPU worker pool: one job at a time, cut into chunks that the workers and the caller take from one counter.
+"""The CPU worker pool: one job at a time, in chunks that the caller takes from the front and workers from the back.
 
 A job is the address of a native function `void(i64* block, i64 lo, i64 hi)`, the address of the block it reads its
 arguments from, and n items in chunks of `grain`. Chunk k is always items k * grain to min((k + 1) * grain, n), whoever

@@ -3,10 +3,11 @@
 It is written at this level because a launch has to cost less than the small kernels it starts, and because a worker
 must never need Python's lock: it enters `worker` once and leaves it when the pool is resized. `pool` owns the threads.
 
-A chunk is claimed by subtracting one from `left`: whoever gets r > 0 owns chunk `chunks - r`. The job is read after
-the claim, when it can't change any more, because a launch returns only when `done` counts every chunk. `left` may
-fall below zero: that claims nothing, and the next launch overwrites it. Words that different threads write lie on
-different cache lines.
+A chunk is claimed by subtracting one from `left`: whoever gets r > 0 owns one. Which one is read after the claim, as
+the job is, when neither can change any more, because a launch returns only when `done` counts every chunk: the launch
+takes chunks from the first one on, workers from the last one back, so that what a core wrote in one launch it finds in
+its own cache in the next. `left` may fall below zero: that claims nothing, and the next launch overwrites it. Words
+that different threads write lie on different cache lines.
 
 Linux likes to wake a worker on the core of the launch that woke it, and may leave it there for long, the two taking
 turns while another core idles: products ran at half speed for whole steps. So a launch notes its core, and a worker
@@ -26,8 +27,10 @@ from ..base.errors import DeviceError, KernelError
 
 _IR = """
 @left = internal global i64 0, align 128
+@front = internal global i64 0, align 128                                       ; the next chunk of the launch
+@back = internal global i64 0, align 128                                        ; that of the workers
 @done = internal global i64 0, align 128
-@job = internal global { ptr, ptr, i64, i64, i64 } zeroinitializer, align 128   ; function, block, n, grain, chunks
+@job = internal global { ptr, ptr, i64, i64 } zeroinitializer, align 128   ; function, block, n, grain
 @busy = internal global i64 0, align 128                                        ; 1 while a launch owns the pool
 @sleepers = internal global i64 0, align 128
 @stop = internal global i64 0, align 128
@@ -93,8 +96,8 @@ out:
   ret void
 }
 
-; runs one chunk if one is left, and says whether it did
-define internal i1 @take() {
+; runs one chunk if one is left, and says whether it did; place and way: @front and 1, or @back and -1
+define internal i1 @take(ptr %place, i64 %way) {
   %seen = load atomic i64, ptr @left monotonic, align 8
   %some = icmp sgt i64 %seen, 0
   br i1 %some, label %claim, label %none
@@ -103,13 +106,12 @@ claim:
   %mine = icmp sgt i64 %r, 0
   br i1 %mine, label %work, label %none
 work:
-  %job = load { ptr, ptr, i64, i64, i64 }, ptr @job
-  %fn = extractvalue { ptr, ptr, i64, i64, i64 } %job, 0
-  %block = extractvalue { ptr, ptr, i64, i64, i64 } %job, 1
-  %n = extractvalue { ptr, ptr, i64, i64, i64 } %job, 2
-  %grain = extractvalue { ptr, ptr, i64, i64, i64 } %job, 3
-  %chunks = extractvalue { ptr, ptr, i64, i64, i64 } %job, 4
-  %k = sub i64 %chunks, %r
+  %job = load { ptr, ptr, i64, i64 }, ptr @job
+  %fn = extractvalue { ptr, ptr, i64, i64 } %job, 0
+  %block = extractvalue { ptr, ptr, i64, i64 } %job, 1
+  %n = extractvalue { ptr, ptr, i64, i64 } %job, 2
+  %grain = extractvalue { ptr, ptr, i64, i64 } %job, 3
+  %k = atomicrmw add ptr %place, i64 %way monotonic
   %lo = mul i64 %k, %grain
   %end = add i64 %lo, %grain
   %hi = call i64 @llvm.smin.i64(i64 %end, i64 %n)
@@ -133,7 +135,7 @@ move:
   call void @leave(i32 %core)
   br label %seek
 seek:
-  %took = call i1 @take()
+  %took = call i1 @take(ptr @back, i64 -1)
   br i1 %took, label %look, label %nothing
 nothing:
   %halt = load atomic i64, ptr @stop acquire, align 8
@@ -215,12 +217,13 @@ publish:
   %n1 = sub i64 %n, 1
   %q = sdiv i64 %n1, %grain
   %chunks = add i64 %q, 1
-  %j0 = insertvalue { ptr, ptr, i64, i64, i64 } poison, ptr %fn, 0
-  %j1 = insertvalue { ptr, ptr, i64, i64, i64 } %j0, ptr %block, 1
-  %j2 = insertvalue { ptr, ptr, i64, i64, i64 } %j1, i64 %n, 2
-  %j3 = insertvalue { ptr, ptr, i64, i64, i64 } %j2, i64 %grain, 3
-  %j4 = insertvalue { ptr, ptr, i64, i64, i64 } %j3, i64 %chunks, 4
-  store { ptr, ptr, i64, i64, i64 } %j4, ptr @job
+  %j0 = insertvalue { ptr, ptr, i64, i64 } poison, ptr %fn, 0
+  %j1 = insertvalue { ptr, ptr, i64, i64 } %j0, ptr %block, 1
+  %j2 = insertvalue { ptr, ptr, i64, i64 } %j1, i64 %n, 2
+  %j3 = insertvalue { ptr, ptr, i64, i64 } %j2, i64 %grain, 3
+  store { ptr, ptr, i64, i64 } %j3, ptr @job
+  store atomic i64 0, ptr @front monotonic, align 8
+  store atomic i64 %q, ptr @back monotonic, align 8
   %core = call i32 @core()
   store atomic i32 %core, ptr @home monotonic, align 4
   store atomic i64 0, ptr @done monotonic, align 8
@@ -233,7 +236,7 @@ rouse:
   call void @wake()
   br label %help
 help:
-  %took = call i1 @take()
+  %took = call i1 @take(ptr @front, i64 1)
   br i1 %took, label %help, label %join
 join:
   %i = phi i64 [ 0, %help ], [ %next, %pause ], [ %next, %yield ]

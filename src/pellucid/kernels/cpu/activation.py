@@ -10,39 +10,39 @@ import math
 
 from ...device import Array
 from . import functions
-from .elementwise import binary, map1, map2, unary
-from .functions import like
+from .elementwise import binary_of_blocks, map1, map2, unary_of_blocks
+from .functions import below, like
 
 _ROOT = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
 
 
-@unary
+@unary_of_blocks
 def _tanh(x):
     return functions.tanh(x)
 
 
-@unary
+@unary_of_blocks
 def _sigmoid(x):
     return functions.sigmoid(x)
 
 
-@unary
+@unary_of_blocks
 def _relu(x):
     return functions.larger(x, like(0, x))
 
 
-@unary
+@unary_of_blocks
 def _gelu(x):
     return x * functions.normal(x)[0]
 
 
-@unary
+@unary_of_blocks
 def _gelu_tanh(x):  # (1 + tanh u) / 2 = sigmoid(2 u)
     return x * functions.sigmoid(like(2 * _ROOT, x) * (x + like(_CUBIC, x) * x * x * x))
 
 
-@unary
+@unary_of_blocks
 def _silu(x):
     return x * functions.sigmoid(x)
 
@@ -75,28 +75,28 @@ def silu(x: Array) -> Array:
 # --- their derivatives ------------------------------------------------------------------------------------------------
 
 
-@binary
+@binary_of_blocks
 def _tanh_backward(dy, y):
     return dy * (like(1, y) - y * y)
 
 
-@binary
+@binary_of_blocks
 def _sigmoid_backward(dy, y):
     return dy * y * (like(1, y) - y)
 
 
-@binary
+@binary_of_blocks
 def _relu_backward(dy, x):
-    return dy if x > 0 else like(0, dy)
+    return below(like(0, x), x, dy, like(0, dy))
 
 
-@binary
+@binary_of_blocks
 def _gelu_backward(dy, x):
     cdf, density = functions.normal(x)
     return dy * (cdf + x * density)
 
 
-@binary
+@binary_of_blocks
 def _gelu_tanh_backward(dy, x):  # s = sigmoid(2 u):  d(x s) = s + x s (1 - s) 2 u'
     one = like(1, x)
     s = functions.sigmoid(like(2 * _ROOT, x) * (x + like(_CUBIC, x) * x * x * x))
@@ -104,7 +104,7 @@ def _gelu_tanh_backward(dy, x):  # s = sigmoid(2 u):  d(x s) = s + x s (1 - s) 2
     return dy * (s + x * s * (one - s) * slope)
 
 
-@binary
+@binary_of_blocks
 def _silu_backward(dy, x):
     one = like(1, x)
     s = functions.sigmoid(x)

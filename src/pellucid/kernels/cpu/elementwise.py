@@ -25,6 +25,7 @@ from ...device.blocks import new_array
 from .formats import load, store
 from .functions import inlined
 from .launch import Kernel, kernel
+from .wide import VECTOR, step, through1, through2
 
 GRAIN = 8192  # elements a chunk: a few microseconds of work
 _REMEMBERED = 4096
@@ -136,6 +137,30 @@ def start(table, k, operand, row):
 
 def unary(function: Callable[..., Any]) -> Kernel:
     """The kernel y = function(x); elements lo to hi-1 in the order of the result."""
+    return _unary(function, inlined(_no_blocks))
+
+
+def unary_of_blocks(function: Callable[..., Any]) -> Kernel:
+    """The same for a function that takes `wide` blocks too."""
+    scalar = inlined(function)
+
+    def blocks(y, i, x, j, n):
+        """y = function(x) for as many of n elements as fill blocks; returns how many."""
+        done = 0
+        if step(y, VECTOR) * step(x, VECTOR) > 0:
+            done = n - n % step(x, VECTOR)
+            for k in range(0, done, step(x, VECTOR)):
+                through1(scalar, y, i + k, x, j + k)
+        return done
+
+    return _unary(function, inlined(blocks))
+
+
+def _no_blocks(y, i, x, j, n):
+    return 0
+
+
+def _unary(function: Callable[..., Any], blocks: Any) -> Kernel:
     scalar = inlined(function)
 
     def body(lo, hi, y, x, table):
@@ -148,7 +173,7 @@ def unary(function: Callable[..., Any]) -> Kernel:
             dy, dx = load(table, 2), load(table, 3)
             iy, ix = start(table, 2, 0, row) + column * dy, start(table, 2, 1, row) + column * dx
             if dy == 1 and dx == 1:
-                for k in range(n):
+                for k in range(blocks(y, iy, x, ix, n), n):
                     store(y, iy + k, scalar(load(x, ix + k)))
             else:
                 for k in range(n):
@@ -161,6 +186,30 @@ def unary(function: Callable[..., Any]) -> Kernel:
 
 def binary(function: Callable[..., Any]) -> Kernel:
     """The kernel y = function(a, b); elements lo to hi-1 in the order of the result."""
+    return _binary(function, inlined(_no_pairs))
+
+
+def binary_of_blocks(function: Callable[..., Any]) -> Kernel:
+    """The same for a function that takes `wide` blocks too."""
+    scalar = inlined(function)
+
+    def blocks(y, i, a, j, b, k, n):
+        """y = function(a, b) for as many of n elements as fill blocks; returns how many."""
+        done = 0
+        if step(y, VECTOR) * step(a, VECTOR) * step(b, VECTOR) > 0:
+            done = n - n % step(a, VECTOR)
+            for m in range(0, done, step(a, VECTOR)):
+                through2(scalar, y, i + m, a, j + m, b, k + m)
+        return done
+
+    return _binary(function, inlined(blocks))
+
+
+def _no_pairs(y, i, a, j, b, k, n):
+    return 0
+
+
+def _binary(function: Callable[..., Any], blocks: Any) -> Kernel:
     scalar = inlined(function)
 
     def body(lo, hi, y, a, b, table):
@@ -173,7 +222,7 @@ def binary(function: Callable[..., Any]) -> Kernel:
             da, db = load(table, 3), load(table, 4)
             ia, ib = start(table, 3, 1, row) + column * da, start(table, 3, 2, row) + column * db
             if da == 1 and db == 1:
-                for k in range(n):
+                for k in range(blocks(y, i, a, ia, b, ib, n), n):
                     store(y, i + k, scalar(load(a, ia + k), load(b, ib + k)))
             elif da == 1 and db == 0:
                 right = load(b, ib)

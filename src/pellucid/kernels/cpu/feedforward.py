@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 from ...device import Array
-from .elementwise import GRAIN, binary, fresh, map2, plan, start
+from .elementwise import GRAIN, binary_of_blocks, fresh, map2, plan, start
 from .formats import load, store
 from .functions import inlined, like, sigmoid
+from .lanes import narrow
 from .launch import kernel
+from .wide import VECTOR, step, through3
 
 
-@binary
+@binary_of_blocks
 def _swiglu(gate, up):
     return gate * sigmoid(gate) * up
 
 
 @inlined
-def _gradients(dy, gate, up, dgate, dup, i, j, k, l, m):  # noqa: E741
-    d, a = load(dy, j), load(gate, k)
+def _slopes(d, a, b):
     one = like(1, a)
     s = sigmoid(a)
-    store(dgate, i, d * load(up, l) * s * (one + a * (one - s)))
-    store(dup, m, d * a * s)
+    return d * b * s * (one + a * (one - s)), d * a * s
+
+
+@inlined
+def _gradients(dy, gate, up, dgate, dup, i, j, k, l, m):  # noqa: E741
+    da, db = _slopes(load(dy, j), load(gate, k), load(up, l))
+    store(dgate, i, da)
+    store(dup, m, db)
+
+
+@inlined
+def _row(dy, gate, up, dgate, dup, i, j, k, l, m, n):  # noqa: E741
+    """n elements from the indices i to m on. float32 waits for memory, which takes the writes of single vectors better
+    than those of blocks."""
+    done = 0
+    if narrow(dy) and narrow(gate) and narrow(up):
+        done = n - n % step(dy, VECTOR)
+        for c in range(0, done, step(dy, VECTOR)):
+            through3(_slopes, dgate, i + c, dup, m + c, dy, j + c, gate, k + c, up, l + c)
+    for c in range(done, n):
+        _gradients(dy, gate, up, dgate, dup, i + c, j + c, k + c, l + c, m + c)
 
 
 @kernel
@@ -37,8 +57,7 @@ def _swiglu_backward(lo, hi, dy, gate, up, dgate, dup, table):
         i1 = start(table, 4, 2, row) + column * d1
         i2 = start(table, 4, 3, row) + column * d2
         if d0 == 1 and d1 == 1 and d2 == 1:
-            for k in range(n):
-                _gradients(dy, gate, up, dgate, dup, i + k, i0 + k, i1 + k, i2 + k, i + k)
+            _row(dy, gate, up, dgate, dup, i, i0, i1, i2, i, n)
         else:
             for k in range(n):
                 _gradients(dy, gate, up, dgate, dup, i + k, i0 + k * d0, i1 + k * d1, i2 + k * d2, i + k)
@@ -64,8 +83,7 @@ def _joint(lo, hi, dy, both, gradients, hidden, dy_row, dy_step):
     for r in range(lo, hi):
         gate, up = 2 * r * hidden, (2 * r + 1) * hidden
         if dy_step == 1:
-            for i in range(hidden):
-                _gradients(dy, both, both, gradients, gradients, gate + i, r * dy_row + i, gate + i, up + i, up + i)
+            _row(dy, both, both, gradients, gradients, gate, r * dy_row, gate, up, up, hidden)
         else:
             for i in range(hidden):
                 at = r * dy_row + i * dy_step

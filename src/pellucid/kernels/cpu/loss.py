@@ -14,14 +14,16 @@ from ...base.dtypes import DType
 from ...device import Array
 from ..indices import check_indices
 from .elementwise import GRAIN
-from .formats import load, store
-from .functions import exp, exp_flushed, like, summing
+from .formats import ask, load, store
+from .functions import exp, exp_flushed, inlined, like, summing
 from .launch import kernel
 from .matmul import matmul
 from .memory import assign_, cast, contiguous, fill_
 from .reduce import sum as sum_of
-from .rows import accumulator, add_row, largest, row_grain
-from .softmax import sum_exp
+from .rows import accumulator, add_row, row_grain
+from .softmax import in_blocks, row_top, sum_exp
+from .wide import VECTOR, step
+from .wide_rows import lane_sum, lanes, nothing, rows_load, rows_store
 
 _PART = 1 << 15  # elements whose squared errors one thread adds up
 _PIECE = 4096  # of those, added up in their own precision
@@ -62,7 +64,7 @@ def _mse_backward(lo, hi, dy, difference, dx, factor):
 def _loss(lo, hi, logits, targets, weights, lse, each, n):
     for row in range(lo, hi):
         i = row * n
-        top = largest(logits, i, 1, n, load(logits, i))
+        top = row_top(logits, i, n)
         rest = like(top + math.log(sum_exp(logits, i, n, top)), top)
         store(lse, row, rest)
         w = like(load(weights, row), top)
@@ -86,15 +88,32 @@ def _loss_backward(lo, hi, dloss, logits, targets, weights, lse, dlogits, n):
             store(dlogits, hit, d * (exp(load(logits, hit) - rest) - like(1, d)))
 
 
-@summing
+@inlined
 def _exponentials(x, i, n, top):
-    """x = e**(x - top) in a row; returns their sum."""
-    total = like(0, top)
-    for k in range(n):
+    """x = e**(x - top) for a row; returns their sum. Asks memory for the next row meanwhile."""
+    done, block = in_blocks(x, x, n), nothing()
+    for k in range(0, done, max(1, step(x, VECTOR))):
+        for line in range(0, step(x, VECTOR), lanes(x, VECTOR)):
+            ask(x, i + n + k + line)
+        e = exp_flushed(rows_load(x, i + k, lanes(x, VECTOR)) - like(top, block))
+        rows_store(x, i + k, lanes(x, VECTOR), e)
+        block = block + e
+    rest = like(0, top)
+    for k in range(done, n):
         e = exp_flushed(load(x, i + k) - top)
         store(x, i + k, e)
-        total += e
-    return total
+        rest += e
+    return rest + like(lane_sum(block), top)
+
+
+@inlined
+def _scale(x, y, i, n, scale):
+    """y = scale x for a row"""
+    done = in_blocks(x, y, n)
+    for k in range(0, done, max(1, step(x, VECTOR))):
+        rows_store(y, i + k, lanes(x, VECTOR), rows_load(x, i + k, lanes(x, VECTOR)) * like(scale, nothing()))
+    for k in range(done, n):
+        store(y, i + k, load(x, i + k) * scale)
 
 
 @kernel
@@ -109,15 +128,13 @@ def _chunk(lo, hi, logits, targets, weights, each, dlogits, n, gradients):
                 for k in range(n):
                     store(dlogits, i + k, 0)
             continue
-        top = largest(logits, i, 1, n, load(logits, i))
+        top = row_top(logits, i, n)
         hit = i + load(targets, row)
         chosen = load(logits, hit)
         if gradients:
             total = _exponentials(logits, i, n, top)
-            scale = w / total
-            hit_gradient = load(logits, hit) * scale - w
-            for k in range(n):
-                store(dlogits, i + k, load(logits, i + k) * scale)
+            hit_gradient = load(logits, hit) * (w / total) - w
+            _scale(logits, dlogits, i, n, w / total)
             store(dlogits, hit, hit_gradient)
         else:
             total = sum_exp(logits, i, n, top)

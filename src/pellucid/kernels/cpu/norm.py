@@ -1,21 +1,39 @@
 """Normalisation of rows. x: (..., D), weight and bias: (D,); statistics keep the leading shape of x, in float32
 (float64 for float64 input).
 
-Forward and backward are one pass each. Backward also sums the gradients of weight and bias over blocks of rows whose
-number depends on the rows alone; `fold` adds the blocks in order.
+Forward and backward are one pass each, over several rows at once where these are whole vectors (`wide_rows`). Backward
+also sums the gradients of weight and bias over blocks of rows whose number depends on the rows alone; `fold` adds the
+blocks in order.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ...base.dtypes import DType
 from ...device import Array
 from .formats import load, store
-from .functions import inlined, like, summing
+from .functions import below, inlined, like, muladd, summing
 from .launch import kernel
 from .memory import contiguous
 from .rows import accumulator, fold, row_blocks, row_grain, sum_row
+from .wide import VECTOR
+from .wide_rows import (
+    count,
+    fits,
+    inverse_root,
+    lanes,
+    nothing,
+    number_load,
+    number_store,
+    rows_add,
+    rows_load,
+    rows_store,
+    rows_sum,
+    same_load,
+)
 
 
 @summing
@@ -59,8 +77,27 @@ def _clear(x, i, n):
 # --- root mean square -------------------------------------------------------------------------------------------------
 
 
+@inlined
+def _rmsnorm_rows(x, weight, y, rstd, n, eps, row, step):
+    """`count` rows, or the same one again and again where step is 0."""
+    i, d, one = row * n, step * n, like(1, nothing())
+    squares = nothing()
+    for k in range(0, n, lanes(x, VECTOR)):
+        v = rows_load(x, i + k, d)
+        squares = muladd(v, v, squares)
+    r = inverse_root(rows_sum(squares) * like(np.float32(1) / np.float32(n), one) + like(eps, one))
+    number_store(rstd, row, step, r)
+    for k in range(0, n, lanes(x, VECTOR)):
+        rows_store(y, i + k, d, rows_load(x, i + k, d) * r * same_load(weight, k))
+
+
 @kernel
 def _rmsnorm(lo, hi, x, weight, y, rstd, n, eps):
+    if fits(x, n) and fits(weight, n) and fits(y, n):
+        while lo < hi:
+            step = 1 if hi - lo >= count(x, VECTOR) else 0
+            _rmsnorm_rows(x, weight, y, rstd, n, eps, lo, step)
+            lo += count(x, VECTOR) if step else 1
     for row in range(lo, hi):
         i = row * n
         zero = like(0, load(rstd, row))
@@ -70,13 +107,34 @@ def _rmsnorm(lo, hi, x, weight, y, rstd, n, eps):
             store(y, i + k, load(x, i + k) * r * load(weight, k))
 
 
+@inlined
+def _rmsnorm_backward_rows(dy, x, weight, rstd, dx, dweights, to, n, row, step):
+    i, d, r = row * n, step * n, number_load(rstd, row, step)
+    products = nothing()
+    for k in range(0, n, lanes(x, VECTOR)):
+        g = rows_load(dy, i + k, d) * same_load(weight, k)
+        products = muladd(g, rows_load(x, i + k, d), products)
+    mean = rows_sum(products) * r * like(np.float32(1) / np.float32(n), r)
+    for k in range(0, n, lanes(x, VECTOR)):
+        v = rows_load(dy, i + k, d)
+        h = rows_load(x, i + k, d) * r
+        rows_store(dx, i + k, d, r * (v * same_load(weight, k) - h * mean))
+        rows_add(dweights, to + k, v * h, step)
+
+
 @kernel
 def _rmsnorm_backward(lo, hi, dy, x, weight, rstd, dx, dweights, n, rows, length):
     """Items are blocks of `length` rows; dweights[block] = sum(dy h) over the block, h = x rstd."""
     for block in range(lo, hi):
         to = block * n
         _clear(dweights, to, n)
-        for row in range(block * length, min(block * length + length, rows)):
+        first, last = block * length, min(block * length + length, rows)
+        if fits(x, n) and fits(weight, n) and fits(dy, n):
+            while first < last:
+                step = 1 if last - first >= count(x, VECTOR) else 0
+                _rmsnorm_backward_rows(dy, x, weight, rstd, dx, dweights, to, n, first, step)
+                first += count(x, VECTOR) if step else 1
+        for row in range(first, last):
             i = row * n
             r = load(rstd, row)
             _, gh = _two_sums(dy, x, weight, i, n, like(0, r), r)
@@ -108,8 +166,37 @@ def rmsnorm_backward(dy: Array, x: Array, weight: Array, rstd: Array) -> tuple[A
 # --- mean and variance ------------------------------------------------------------------------------------------------
 
 
+@inlined
+def _layernorm_rows(x, weight, bias, y, mean, rstd, n, eps, biased, row, step):
+    """`count` rows, or the same one again and again where step is 0."""
+    i, d, total = row * n, step * n, nothing()
+    share = like(np.float32(1) / np.float32(n), total)
+    for k in range(0, n, lanes(x, VECTOR)):
+        total = total + rows_load(x, i + k, d)
+    near = rows_sum(total) * share
+    first, second = nothing(), nothing()
+    for k in range(0, n, lanes(x, VECTOR)):
+        v = rows_load(x, i + k, d) - near
+        first = first + v
+        second = muladd(v, v, second)
+    rest = rows_sum(first) * share
+    m, variance = near + rest, rows_sum(second) * share - rest * rest
+    zero = like(0, total)
+    r = inverse_root(below(zero, variance, variance, zero * variance) + like(eps, total))
+    number_store(mean, row, step, m)
+    number_store(rstd, row, step, r)
+    for k in range(0, n, lanes(x, VECTOR)):
+        h = (rows_load(x, i + k, d) - m) * r * same_load(weight, k)
+        rows_store(y, i + k, d, h + same_load(bias, k) if biased else h)
+
+
 @kernel
 def _layernorm(lo, hi, x, weight, bias, y, mean, rstd, n, eps, biased):
+    if fits(x, n) and fits(weight, n) and fits(bias, n) and fits(y, n):
+        while lo < hi:
+            step = 1 if hi - lo >= count(x, VECTOR) else 0
+            _layernorm_rows(x, weight, bias, y, mean, rstd, n, eps, biased, lo, step)
+            lo += count(x, VECTOR) if step else 1
     for row in range(lo, hi):
         i = row * n
         zero = like(0, load(rstd, row))
@@ -130,6 +217,25 @@ def _layernorm(lo, hi, x, weight, bias, y, mean, rstd, n, eps, biased):
                 store(y, i + k, (load(x, i + k) - m) * r * load(weight, k))
 
 
+@inlined
+def _layernorm_backward_rows(dy, x, weight, mean, rstd, dx, dweights, dbiases, to, n, row, step):
+    i, d = row * n, step * n
+    m, r = number_load(mean, row, step), number_load(rstd, row, step)
+    share = like(np.float32(1) / np.float32(n), r)
+    first, second = nothing(), nothing()
+    for k in range(0, n, lanes(x, VECTOR)):
+        g = rows_load(dy, i + k, d) * same_load(weight, k)
+        first = first + g
+        second = muladd(g, rows_load(x, i + k, d) - m, second)
+    mean_g, mean_gh = rows_sum(first) * share, rows_sum(second) * r * share
+    for k in range(0, n, lanes(x, VECTOR)):
+        v = rows_load(dy, i + k, d)
+        h = (rows_load(x, i + k, d) - m) * r
+        rows_store(dx, i + k, d, r * (v * same_load(weight, k) - mean_g - h * mean_gh))
+        rows_add(dweights, to + k, v * h, step)
+        rows_add(dbiases, to + k, v, step)
+
+
 @kernel
 def _layernorm_backward(lo, hi, dy, x, weight, mean, rstd, dx, dweights, dbiases, n, rows, length):
     """Items are blocks of `length` rows; dweights[block], dbiases[block] = sums of dy h, dy over the block."""
@@ -137,7 +243,13 @@ def _layernorm_backward(lo, hi, dy, x, weight, mean, rstd, dx, dweights, dbiases
         to = block * n
         _clear(dweights, to, n)
         _clear(dbiases, to, n)
-        for row in range(block * length, min(block * length + length, rows)):
+        first, last = block * length, min(block * length + length, rows)
+        if fits(x, n) and fits(weight, n) and fits(dy, n):
+            while first < last:
+                step = 1 if last - first >= count(x, VECTOR) else 0
+                _layernorm_backward_rows(dy, x, weight, mean, rstd, dx, dweights, dbiases, to, n, first, step)
+                first += count(x, VECTOR) if step else 1
+        for row in range(first, last):
             i = row * n
             m, r = load(mean, row), load(rstd, row)
             g, gh = _two_sums(dy, x, weight, i, n, m, r)

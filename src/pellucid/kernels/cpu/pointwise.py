@@ -13,7 +13,7 @@ import math
 from ...base import dtypes
 from ...device import Array
 from . import functions
-from .elementwise import binary, map1, map2, unary
+from .elementwise import binary, binary_of_blocks, map1, map2, unary, unary_of_blocks
 from .functions import like
 
 # --- one argument -----------------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ def _sign(x):
     return like(1, x) if x > 0 else (like(-1, x) if x < 0 else x)
 
 
-@unary
+@unary_of_blocks
 def _exp(x):
     return functions.exp(x)
 
@@ -102,22 +102,22 @@ def cos(x: Array) -> Array:
 # --- two arguments ----------------------------------------------------------------------------------------------------
 
 
-@binary
+@binary_of_blocks
 def _add(a, b):
     return a + b
 
 
-@binary
+@binary_of_blocks
 def _sub(a, b):
     return a - b
 
 
-@binary
+@binary_of_blocks
 def _mul(a, b):
     return a * b
 
 
-@binary
+@binary_of_blocks
 def _div(a, b):
     return a / b
 
@@ -127,12 +127,12 @@ def _pow(a, b):
     return a * a if b == 2 else a**b
 
 
-@binary
+@binary_of_blocks
 def _maximum(a, b):
     return functions.larger(a, b)
 
 
-@binary
+@binary_of_blocks
 def _minimum(a, b):
     return functions.smaller(a, b)
 
