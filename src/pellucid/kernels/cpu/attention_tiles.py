@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ...device import Array
-from .formats import ask_run, load, store
+from .formats import load, store
 from .functions import inlined, inner, like
-from .lanes import FLAGS, VECTOR, apart, narrow, operand, still, vload, vsplat, vstore, width
+from .lanes import FLAGS, VECTOR, apart, ask_run, narrow, operand, still, vload, vsplat, vstore, width
 from .lanes_math import vbelow, vsum, vtranspose
 from .lanes_products import register_tile
 from .philox import philox

@@ -21,8 +21,6 @@ from numba.extending import intrinsic as _untyped_intrinsic
 from numba.extending import register_model
 from numba.np import arrayobj
 
-from .functions import inlined
-
 intrinsic: Any = _untyped_intrinsic  # the functions below take one argument less than they declare
 
 
@@ -191,13 +189,6 @@ def ask(typing_context, array, index):
         return context.get_dummy_value()
 
     return types.void(array, index), generate
-
-
-@inlined
-def ask_run(array, first, n):
-    """The same for n neighbouring elements."""
-    for i in range(first, first + n, 16):  # a line of float32, half a line of 16 bits
-        ask(array, i)
 
 
 @intrinsic

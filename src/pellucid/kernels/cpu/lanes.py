@@ -24,8 +24,8 @@ from numba.core.typing.templates import AbstractTemplate, infer_global, signatur
 from numba.extending import lower_builtin, register_model
 
 from . import formats
-from .formats import BFloat16, Float16
-from .functions import intrinsic
+from .formats import BFloat16, Float16, ask
+from .functions import inlined, intrinsic
 from .isa import current
 
 #: Bytes of a vector on this process's instruction path.
@@ -242,6 +242,13 @@ def narrow(typing_context, x):
         return None
     answer = cgutils.true_bit if is_half(x) else cgutils.false_bit
     return types.boolean(x), lambda context, builder, signature, arguments: answer
+
+
+@inlined
+def ask_run(array, first, n):
+    """Asks memory for n neighbouring elements that will be read; see `formats.ask`."""
+    for i in range(first, first + n, 16):  # a line of float32, half a line of 16 bits
+        ask(array, i)
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from operator import attrgetter
 from ...base.shapes import Shape
 from ...device import Array
 from .elementwise import words
-from .formats import ask_run
 from .functions import inlined
+from .lanes import ask_run
 
 GRAIN = 1 << 15  # elements of a piece; where there are no more in all, another thread would only wake up for them
 BLOCK = 256  # elements
