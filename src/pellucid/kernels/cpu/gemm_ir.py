@@ -315,9 +315,9 @@ def _multiply_pass(form: Format, direct: bool) -> Function:
     return f
 
 
-#: Words of the block of `program`: the pool's own `run`, where the steps are, the addresses of what they compute on.
+#: Arguments of `program`: the addresses of what its steps compute on, where the steps are, the pool's own `run`.
 BASES = ("a", "b", "bias", "y", "scratch")
-PROGRAM = ("run", "steps", *BASES)
+PROGRAM = (*BASES, "steps", "run")
 #: A step in the memory of a program: what to launch, then the words of its block that begin with one of the bases, as
 #: pairs of the word's number and the base's, then the block without the bases.
 STEP = ("address", "items", "grain", "n_bases")
@@ -326,9 +326,11 @@ STEP_WORDS = len(STEP) + 2 * MOST_BASES + len(WORDS)
 
 
 def program_text() -> str:
-    """IR of `program`: one item, every launch of a product, one after another, without Python in between."""
+    """IR of `program`: one item, every launch of a product, one after another, without Python in between. Its block is
+    that of a launch (`launch_ir`): two words before the arguments, two for each."""
     f = Function("program", "ptr %block, i64 %lo, i64 %hi")
-    run, steps = (_pointer(f, f.load("i64", f.at("%block", 8 * i), 8)) for i in range(2))
+    places = {name: 16 + 16 * i for i, name in enumerate(PROGRAM)}
+    run, steps = (_pointer(f, f.load("i64", f.at("%block", places[name]), 8)) for name in ("run", "steps"))
     block = f.slot("i64", count=len(WORDS))
     with f.loop(0, f.load("i64", steps, 8)) as i:
         here = f.at(steps, f.add(f.mul(i, 8 * STEP_WORDS), 8))
@@ -340,7 +342,7 @@ def program_text() -> str:
         with f.loop(0, n_bases) as p:
             pair = f.at(pairs, f.mul(p, 16))
             word, base = f.load("i64", pair, 8), f.load("i64", f.at(pair, 8), 8)
-            start = f.load("i64", f.at("%block", f.add(f.mul(base, 8), 16)), 8)
+            start = f.load("i64", f.at("%block", f.add(f.mul(base, 16), 16)), 8)
             to = f.at(block, f.mul(word, 8))
             f.store("i64", f.add(f.load("i64", to, 8), start), to, 8)
         f.do(f"call void {run}(ptr {_pointer(f, address)}, ptr {block}, i64 {items}, i64 {grain})")

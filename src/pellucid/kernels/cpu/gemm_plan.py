@@ -130,6 +130,7 @@ class Plan:
     shape: tuple[int, ...]
     dtype: DType
     steps: array[int]
+    address: int  # of the steps
     parallel: bool  # whether a step has more than one chunk
     scratch_bytes: int
     offsets: tuple[array[int], ...]  # of the batches; the steps hold their addresses
@@ -138,7 +139,8 @@ class Plan:
 def make(a: Array, b: Array, bias: Array | None, form: Format, dtype: DType, shape: tuple[int, ...]) -> Plan:
     """The plan of a product of operands with one batch shape."""
     if not prod(shape):
-        return Plan(shape, dtype, array("q", [0]), False, 0, ())
+        nothing = array("q", [0])
+        return Plan(shape, dtype, nothing, nothing.buffer_info()[0], False, 0, ())
     planner = _Planner(*_merged(a, b), bias, form, dtype)
     steps = list(planner.steps())
     memory = array("q", [len(steps)])
@@ -147,7 +149,8 @@ def make(a: Array, b: Array, bias: Array | None, form: Format, dtype: DType, sha
         memory.extend((step.address, step.items, step.grain, len(step.bases)))
         memory.extend((*bases, *[0] * (2 * MOST_BASES - len(bases)), *step.words))
     parallel = any(step.items > step.grain for step in steps)
-    return Plan(shape, dtype, memory, parallel, planner.scratch, (*planner.offsets, planner.zeros))
+    address, offsets = memory.buffer_info()[0], (*planner.offsets, planner.zeros)
+    return Plan(shape, dtype, memory, address, parallel, planner.scratch, offsets)
 
 
 @cache

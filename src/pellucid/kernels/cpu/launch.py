@@ -72,39 +72,24 @@ def _is_whole(array: Array) -> bool:
     return type(array.buffer) is Buffer and len(numbers) == 2 and all(0 <= n < 2**63 for n in numbers)
 
 
-class Kernel:
-    """A compiled-on-demand function of items lo to hi-1. `kernel(n_items, grain, *arguments)` launches it.
+class Launch:
+    """A native function of items lo to hi-1. `launch(n_items, grain, *arguments)` has the worker pool run it.
 
     Arguments are Arrays in host memory, lists of them (int64 addresses inside, see `formats.array_at`), ints, floats
-    and bools (int64, float64 and boolean inside).
-    `launch` is the same call without the step through this class.
-    Raises KernelError for anything else, for a function that does not compile, and for one that raised.
+    and bools (int64, float64 and boolean inside). Raises KernelError for anything else.
     """
 
-    def __init__(self, function: FunctionType, fastmath: Collection[str]) -> None:
-        self.py_func = function
-        self.__name__, self.__doc__ = function.__name__, function.__doc__
-        self.fastmath = frozenset(fastmath)
-        self._count = function.__code__.co_argcount - 2
-        assert self._count <= MOST_ARGUMENTS
-        jit: Any = numba.njit
-        self._jit = jit(
-            nogil=True,
-            error_model="numpy",
-            boundscheck=False,
-            fastmath=set(fastmath),
-            no_cpython_wrapper=True,
-            no_cfunc_wrapper=True,
-            pipeline_class=pipeline.Pipeline,
-        )(function)
+    def __init__(self, name: str, count: int) -> None:
+        assert count <= MOST_ARGUMENTS
+        self.__name__, self._count = name, count
         self._rows: dict[tuple[int, ...], list[int]] = {}
-        self._libraries: list[Any] = []  # keeps the machine code
         self._callbacks = (self._prepare, self._failed)  # the tables hold their addresses
         self._tables: list[int64_words[int]] = []  # a launch may still run with one that was replaced
         self.launch: Callable[..., None] = self._prepare
 
-    def __call__(self, n_items: int, grain: int, *arguments: Array | list[Array] | int | float | bool) -> None:
-        self.launch(n_items, grain, *arguments)
+    def entry(self, arguments: tuple[Any, ...]) -> tuple[int, int]:
+        """Addresses, for arguments of these types: a function of a block (see `launch_ir`), and what it finds in it."""
+        raise NotImplementedError
 
     def _check(self, n_items: int, grain: int, arguments: tuple[Any, ...]) -> None:
         """Raises KernelError for a call that can't be made."""
@@ -160,11 +145,58 @@ class Kernel:
 
     def _row(self, arguments: tuple[Any, ...], tags: tuple[int, ...]) -> list[int]:
         """One combination of element types in the table: see `launch_ir`."""
-        row = [trampoline(tuple(map(_kind, arguments))), self._compile(tuple(map(_numba_type, arguments)))]
+        row = [*self.entry(arguments)]
         for argument, tag in zip(arguments, tags, strict=True):
             array = argument[0] if isinstance(argument, list) else argument
             row += [tag, array.dtype.itemsize if isinstance(array, Array) else 0]
         return row
+
+    def _error(self, what: str, got: object, expected: object = None, hint: str | None = None) -> KernelError:
+        return KernelError(self.__name__, what, got=got, expected=expected, hint=hint)
+
+    def _failed(self) -> None:
+        raise self._error("raised an exception in compiled code", None, hint="kernels must not raise")
+
+
+class Program(Launch):
+    """Generated code that reads the block of a launch itself; the types of the arguments make no difference to it."""
+
+    def __init__(self, name: str, count: int, address: Callable[[], int]) -> None:
+        super().__init__(name, count)
+        self._address = address
+
+    def entry(self, arguments: tuple[Any, ...]) -> tuple[int, int]:
+        return self._address(), 0
+
+
+class Kernel(Launch):
+    """A compiled-on-demand function of items lo to hi-1. `kernel(n_items, grain, *arguments)` launches it.
+
+    `launch` is the same call without the step through this class.
+    Raises KernelError for a function that does not compile, and for one that raised.
+    """
+
+    def __init__(self, function: FunctionType, fastmath: Collection[str]) -> None:
+        super().__init__(function.__name__, function.__code__.co_argcount - 2)
+        self.py_func, self.__doc__ = function, function.__doc__
+        self.fastmath = frozenset(fastmath)
+        jit: Any = numba.njit
+        self._jit = jit(
+            nogil=True,
+            error_model="numpy",
+            boundscheck=False,
+            fastmath=set(fastmath),
+            no_cpython_wrapper=True,
+            no_cfunc_wrapper=True,
+            pipeline_class=pipeline.Pipeline,
+        )(function)
+        self._libraries: list[Any] = []  # keeps the machine code
+
+    def __call__(self, n_items: int, grain: int, *arguments: Array | list[Array] | int | float | bool) -> None:
+        self.launch(n_items, grain, *arguments)
+
+    def entry(self, arguments: tuple[Any, ...]) -> tuple[int, int]:
+        return trampoline(tuple(map(_kind, arguments))), self._compile(tuple(map(_numba_type, arguments)))
 
     def _compile(self, kinds: tuple[types.Type, ...]) -> int:
         """Address of the function for these argument types, from the disk or compiled now."""
@@ -186,12 +218,6 @@ class Kernel:
             cache.write(key, (library.serialize_using_object_code(), name))
         self._libraries.append(library)
         return library.get_pointer_to_function(name)
-
-    def _error(self, what: str, got: object, expected: object = None, hint: str | None = None) -> KernelError:
-        return KernelError(self.__name__, what, got=got, expected=expected, hint=hint)
-
-    def _failed(self) -> None:
-        raise self._error("raised an exception in compiled code", None, hint="kernels must not raise")
 
 
 @overload

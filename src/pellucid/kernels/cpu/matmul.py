@@ -6,15 +6,14 @@ strides and dtypes only and is remembered, so a repeated product costs filling i
 
 from __future__ import annotations
 
-from array import array
-from typing import Any
-
 from ...base import dtypes, shapes
 from ...base.dtypes import DType
 from ...base.errors import DTypeError, ShapeError
 from ...device import Array, pool
 from . import gemm_plan, isa
+from .gemm_ir import PROGRAM
 from .gemm_plan import Plan
+from .launch import Program
 from .memory import cast, copy
 from .reduce import sum as sum_of
 from .small_matmul import SmallPlan, gradient_plan, small_plan
@@ -22,8 +21,9 @@ from .vectors_ir import Format
 
 _PLANS = 4096  # remembered
 _pool_run = pool.native_run()
-_plans: dict[object, Plan] = {}
-_small: dict[object, SmallPlan] = {}
+_program = Program("matmul", len(PROGRAM), gemm_plan.program)
+_Key = tuple[object, object, object, object, object, object, object, DType | None, DType | None]
+_plans: dict[tuple[_Key, str, int], Plan | SmallPlan] = {}
 
 
 def matmul(
@@ -45,21 +45,24 @@ def matmul(
         ShapeError: axes that do not fit.
         DTypeError: a dtype that is not a float, an operand_dtype other than bfloat16, float64 sums rounded to less.
     """
-    about_bias = None if bias is None else (bias.shape, bias.strides, bias.dtype)
+    about_bias = None
+    if bias is not None:
+        if len(bias.shape) == 2:
+            bias = _as_sums(bias, a, b)
+        about_bias = (bias.shape, bias.strides, bias.dtype)
     key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, about_bias, operand_dtype, result_dtype)
-    small = _small.get(key)
-    if small is not None:
-        return small.run(a, b, bias)
-    plan, bias = _plan(key, a, b, bias, operand_dtype, result_dtype)
+    plan = _plans.get((key, isa.current().name, pool.threads())) or _plan(key, a, b, bias)
     if isinstance(plan, SmallPlan):
         return plan.run(a, b, bias)
-    return _run(plan, a, b, bias, a.buffer.device.empty(plan.shape, plan.dtype))
+    y = a.buffer.device.empty(plan.shape, plan.dtype)
+    _run(plan, a, b, bias, y)
+    return y
 
 
 def matmul_into(y: Array, a: Array, b: Array, *, operand_dtype: DType | None = None) -> None:
     """y = a @ b in memory that is there: contiguous, of the shape and a dtype `matmul` would give."""
     key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, None, operand_dtype, y.dtype)
-    plan = _small.get(key) or _plan(key, a, b, None, operand_dtype, y.dtype)[0]
+    plan = _plans.get((key, isa.current().name, pool.threads())) or _plan(key, a, b, None)
     assert y.shape == plan.shape
     assert y.is_contiguous
     if isinstance(plan, SmallPlan):
@@ -68,38 +71,22 @@ def matmul_into(y: Array, a: Array, b: Array, *, operand_dtype: DType | None = N
         _run(plan, a, b, None, y)
 
 
-def _plan(
-    key: tuple[object, ...],
-    a: Array,
-    b: Array,
-    bias: Array | None,
-    operand_dtype: DType | None,
-    result_dtype: DType | None,
-) -> tuple[Plan | SmallPlan, Array | None]:
-    """The plan of the product with this key, where `_small` has none yet, and its bias as the plan reads it."""
-    if bias is not None and len(bias.shape) == 2:  # it is read as the sums are: in place, if it is laid out like them
-        sums = dtypes.float64 if dtypes.promote(a.dtype, b.dtype) is dtypes.float64 else dtypes.float32
-        if bias.dtype is not sums:
-            bias = cast(bias, dtype=sums)
-        elif not bias.is_contiguous:
-            bias = copy(bias)
+def _as_sums(bias: Array, a: Array, b: Array) -> Array:
+    """A matrix to start the sums from: it is read as they are, in place, if it is laid out like them."""
+    sums = dtypes.float64 if dtypes.promote(a.dtype, b.dtype) is dtypes.float64 else dtypes.float32
+    if bias.dtype is not sums:
+        return cast(bias, dtype=sums)
+    return bias if bias.is_contiguous else copy(bias)
+
+
+def _plan(key: _Key, a: Array, b: Array, bias: Array | None) -> Plan | SmallPlan:
+    """The plan of a product that `_plans` does not have."""
     path = isa.current()
-    full_key = (key, path.name, pool.threads())  # a small product depends on neither
-    known = _plans.get(full_key)
-    if known is not None:
-        return known, bias
-    found = _checked_plan(a, b, bias, operand_dtype, result_dtype, path)
-    if isinstance(found, SmallPlan):
-        _keep(_small, key, found)
-    else:
-        _keep(_plans, full_key, found)
-    return found, bias
-
-
-def _keep(plans: dict[object, Any], key: object, plan: Plan | SmallPlan) -> None:
-    if len(plans) >= _PLANS:
-        plans.clear()
-    plans[key] = plan
+    plan = _checked_plan(a, b, bias, *key[-2:], path)
+    if len(_plans) >= _PLANS:
+        _plans.clear()
+    _plans[key, path.name, pool.threads()] = plan
+    return plan
 
 
 def linear_backward(
@@ -132,15 +119,11 @@ def linear_backward(
     return dx, dweight, dbias
 
 
-def _run(plan: Plan, a: Array, b: Array, bias: Array | None, y: Array) -> Array:
+def _run(plan: Plan, a: Array, b: Array, bias: Array | None, y: Array) -> None:
     scratch = a.buffer.device.allocate(plan.scratch_bytes)
     if plan.parallel:
         pool.ready()
-    start = 0 if bias is None else bias.address
-    steps = plan.steps.buffer_info()[0]
-    block = array("q", (_pool_run, steps, a.address, b.address, start, y.address, scratch.address))  # gemm_ir.PROGRAM
-    pool.run(gemm_plan.program(), block.buffer_info()[0], 1, 1)
-    return y
+    _program.launch(1, 1, a, b, a if bias is None else bias, y, scratch.address, plan.address, _pool_run)
 
 
 def _checked_plan(
