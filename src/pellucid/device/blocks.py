@@ -277,6 +277,7 @@ _ADVISE = """
 """
 
 
+_REMEMBERED = 4096  # shapes
 _SAMPLE = Buffer(None, 1 << 40, 1 << 41, object())  # type: ignore[arg-type]
 
 
@@ -329,8 +330,15 @@ def allocator(device: Device, words: array[int], refuse: Callable[[int], Buffer]
 
 def emptier(device: Device) -> Callable[[tuple[int, ...], DType], Array]:
     """`empty(shape, dtype)` of a device: a fresh uninitialised contiguous array."""
+    known: dict[tuple[tuple[int, ...], DType], tuple[int, tuple[int, ...]]] = {}
 
     def empty(shape: tuple[int, ...], dtype: DType) -> Array:
-        return new_array(device.allocate(prod(shape) * dtype.itemsize), shape, dtype, contiguous_strides(shape), 0)
+        found = known.get((shape, dtype))
+        if found is None:
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            found = known[shape, dtype] = prod(shape) * dtype.itemsize, contiguous_strides(shape)
+        nbytes, strides = found
+        return new_array(device.allocate(nbytes), shape, dtype, strides, 0)
 
     return empty
