@@ -17,6 +17,7 @@ from pellucid.base.errors import KernelError
 from pellucid.device import Array, Buffer, Device, cpu, pool
 from pellucid.kernels.cpu.formats import array_at, element, load, put, store
 from pellucid.kernels.cpu.launch import kernel
+from pellucid.kernels.cpu.matmul import matmul
 
 SIZES = (0, 1, 63, 100, 1000)
 
@@ -307,6 +308,8 @@ def test_memory_of_another_device() -> None:
     array = Elsewhere().empty((7,), dtypes.float32)  # type: ignore[abstract]
     with pytest.raises(KernelError, match="copy: an array that is not in host memory; got argument 0 on Device"):
         copy(7, 7, array, array)
+    with pytest.raises(KernelError, match="matmul: an array that is not in host memory; got argument 0 on Device"):
+        matmul(array.reshape((7, 1)), cpu.empty((1, 300), dtypes.float32))  # type: ignore[arg-type]
 
 
 def _emptied(name: str) -> Array:

@@ -1,10 +1,13 @@
 """Matrix products on the CPU: checks, the memory of plans, and the launches that carry a plan out.
 
 The work is planned in `gemm_plan.py` and done by the code that `gemm_ir.py` generates. A plan depends on shapes,
-strides and dtypes only and is remembered, so a repeated product costs filling in addresses and two launches.
+strides and dtypes only and is remembered, so a repeated product costs a look into a dict and one call of native code,
+which fills in addresses and launches the plan's steps one after another.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from ...base import dtypes, shapes
 from ...base.dtypes import DType
@@ -23,7 +26,8 @@ _PLANS = 4096  # remembered
 _pool_run = pool.native_run()
 _program = Program("matmul", len(PROGRAM), gemm_plan.program)
 _Key = tuple[object, object, object, object, object, object, object, DType | None, DType | None]
-_plans: dict[tuple[_Key, str, int], Plan | SmallPlan] = {}
+_plans: dict[tuple[_Key, str, int], Plan] = {}
+_small: dict[_Key, SmallPlan] = {}
 
 
 def matmul(
@@ -51,6 +55,9 @@ def matmul(
             bias = _as_sums(bias, a, b)
         about_bias = (bias.shape, bias.strides, bias.dtype)
     key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, about_bias, operand_dtype, result_dtype)
+    small = _small.get(key)
+    if small is not None:
+        return small.run(a, b, bias)
     plan = _plans.get((key, isa.current().name, pool.threads())) or _plan(key, a, b, bias)
     if isinstance(plan, SmallPlan):
         return plan.run(a, b, bias)
@@ -62,7 +69,7 @@ def matmul(
 def matmul_into(y: Array, a: Array, b: Array, *, operand_dtype: DType | None = None) -> None:
     """y = a @ b in memory that is there: contiguous, of the shape and a dtype `matmul` would give."""
     key = (a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, None, operand_dtype, y.dtype)
-    plan = _plans.get((key, isa.current().name, pool.threads())) or _plan(key, a, b, None)
+    plan = _small.get(key) or _plans.get((key, isa.current().name, pool.threads())) or _plan(key, a, b, None)
     assert y.shape == plan.shape
     assert y.is_contiguous
     if isinstance(plan, SmallPlan):
@@ -80,13 +87,20 @@ def _as_sums(bias: Array, a: Array, b: Array) -> Array:
 
 
 def _plan(key: _Key, a: Array, b: Array, bias: Array | None) -> Plan | SmallPlan:
-    """The plan of a product that `_plans` does not have."""
+    """The plan of a product that was not asked for yet."""
     path = isa.current()
     plan = _checked_plan(a, b, bias, *key[-2:], path)
-    if len(_plans) >= _PLANS:
-        _plans.clear()
-    _plans[key, path.name, pool.threads()] = plan
+    if isinstance(plan, SmallPlan):  # which depends on neither the path nor the threads
+        _keep(_small, key, plan)
+    else:
+        _keep(_plans, (key, path.name, pool.threads()), plan)
     return plan
+
+
+def _keep(plans: dict[Any, Any], key: object, plan: Plan | SmallPlan) -> None:
+    if len(plans) >= _PLANS:
+        plans.clear()
+    plans[key] = plan
 
 
 def linear_backward(
