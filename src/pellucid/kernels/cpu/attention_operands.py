@@ -62,12 +62,11 @@ def _lay_out(lo, hi, x, to, plan, _, bounded, blocks, size, heads, time, tq, d, 
     for item in range(lo, hi):
         number, first = item // blocks, item % blocks * _BLOCK
         b, h = number // heads, number % heads
+        x0 = b * xb + h * xh
         if rows:
-            lay_out_rows(to, number * size, x, b * xb + h * xh, xt, xd, first, time, d)
+            _block_by_row(to, number * size, x, x0, xt, xd, first, time, d)
         else:
-            lay_out_couples(
-                to, number * size, scratch, 0, x, b * xb + h * xh, xt, xd, first, time, d, plan, b, tq, bounded
-            )
+            _block_of_couples(to, number * size, scratch, x, x0, xt, xd, first, time, d, plan, b, tq, bounded)
     hold(room)
 
 
@@ -99,25 +98,28 @@ def couples_size(time, d, bounded):
 
 
 @inner
-def lay_out_head(by_row, rows0, coupled, couples0, room, x, x0, xt, xd, time, d, plan, b, tq, bounded, rows, couples):
-    """The keys of a head by row, as couples or both."""
-    for first in range(0, time + 1, _BLOCK):
+def lay_out_rows(to, to0, x, x0, xt, xd, time, d):
+    """The keys of a head as pairs by row."""
+    for first in range(0, time, _BLOCK):
         ask_rows(x, x0 + (first + _BLOCK) * xt, xt, _BLOCK, d)
-        if rows:
-            lay_out_rows(by_row, rows0, x, x0, xt, xd, first, time, d)
-        if couples:
-            lay_out_couples(coupled, couples0, room, 0, x, x0, xt, xd, first, time, d, plan, b, tq, bounded)
+        _block_by_row(to, to0, x, x0, xt, xd, first, time, d)
 
 
 @inner
-def lay_out_rows(to, to0, x, x0, xt, xd, first, time, d):
-    """The pairs by row of a block of keys."""
+def lay_out_couples(to, to0, room, x, x0, xt, xd, time, d, plan, b, tq, bounded):
+    """The keys of a head as couples; `room`: for a vector of coupled rows, from 0 on."""
+    for first in range(0, time + 1, _BLOCK):
+        ask_rows(x, x0 + (first + _BLOCK) * xt, xt, _BLOCK, d)
+        _block_of_couples(to, to0, room, x, x0, xt, xd, first, time, d, plan, b, tq, bounded)
+
+
+@inner
+def _block_by_row(to, to0, x, x0, xt, xd, first, time, d):
     pair_rows(to, to0 + first * pairs_of(d), x, x0 + first * xt, xt, xd, min(_BLOCK, time - first), d, 1.0)
 
 
 @inner
-def lay_out_couples(to, to0, room, room0, x, x0, xt, xd, first, time, d, plan, b, tq, bounded):
-    """The couples of a block of keys; `room`: for a vector of coupled rows."""
+def _block_of_couples(to, to0, room, x, x0, xt, xd, first, time, d, plan, b, tq, bounded):
     apart()
     w, wide = width(to, VECTOR), padded(d)
     for parity in range(2 if bounded else 1):
@@ -132,17 +134,17 @@ def lay_out_couples(to, to0, room, room0, x, x0, xt, xd, first, time, d, plan, b
                     rows = 1
                 if t >= 0:
                     if TILES:
-                        couple_rows(room, room0 + i * wide, wide, x, x0 + t * xt, xt, xd, rows, d)
+                        couple_rows(room, i * wide, wide, x, x0 + t * xt, xt, xd, rows, d)
                     else:
                         couple_rows(to, to0 + into + i * step, step, x, x0 + t * xt, xt, xd, rows, d)
             if TILES:
                 for i in range(0, wide, w):
                     if count == w:
-                        vtranspose(to, to0 + into + i * row, row, room, room0 + i, wide)
+                        vtranspose(to, to0 + into + i * row, row, room, i, wide)
                     else:
                         for j in range(count):
                             for e in range(i, i + w):
-                                to[to0 + into + e * row + j] = room[room0 + j * wide + e]
+                                to[to0 + into + e * row + j] = room[j * wide + e]
 
 
 @_anywhere

@@ -23,7 +23,8 @@ from .attention_operands import (
     couple_at,
     couples_of,
     couples_size,
-    lay_out_head,
+    lay_out_couples,
+    lay_out_rows,
     pairs_of,
     rows_of,
     rows_size,
@@ -108,10 +109,8 @@ def _forward(
         rows0, couples0 = (own_rows, own_couples) if alone else (head * of_rows, head * of_couples)
         if alone:
             k0, v0 = b * kb + kv_head * kh, b * vb + kv_head * vh
-            lay_out_head(scratch, rows0, scratch, 0, scratch, k, k0, kt, kd, tk, d, plan, b, tq, bounded, True, False)
-            lay_out_head(
-                scratch, 0, scratch, couples0, scratch, v, v0, vt, vd, tk, d, plan, b, tq, bounded, False, True
-            )
+            lay_out_rows(scratch, rows0, k, k0, kt, kd, tk, d)
+            lay_out_couples(scratch, couples0, scratch, v, v0, vt, vd, tk, d, plan, b, tq, bounded)
         for number in range(share, groups * blocks, shares):
             g, block = number % groups, blocks - 1 - number // groups
             h = kv_head * groups + g

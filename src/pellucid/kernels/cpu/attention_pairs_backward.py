@@ -18,7 +18,8 @@ from .attention_operands import (
     couple_at,
     couples_of,
     couples_size,
-    lay_out_head,
+    lay_out_couples,
+    lay_out_rows,
     pairs_of,
     rows_of,
     rows_size,
@@ -137,10 +138,9 @@ def _blocks(
             dk0 = couples0 + of_couples
             dv0 = dk0 + of_sums
             k0, v0 = b * kb + kv_head * kh, b * vb + kv_head * vh
-            lay_out_head(
-                scratch, rows0, scratch, couples0, scratch, k, k0, kt, kd, tk, d, plan, b, tq, bounded, True, True
-            )
-            lay_out_head(scratch, vr0, scratch, 0, scratch, v, v0, vt, vd, tk, d, plan, b, tq, bounded, True, False)
+            lay_out_rows(scratch, rows0, k, k0, kt, kd, tk, d)
+            lay_out_couples(scratch, couples0, scratch, k, k0, kt, kd, tk, d, plan, b, tq, bounded)
+            lay_out_rows(scratch, vr0, v, v0, vt, vd, tk, d)
         for j in range(tk):
             fill(sum_k, dk0 + j * ld, wide, 0)
             fill(sum_v, dv0 + j * ld, wide, 0)

@@ -27,6 +27,7 @@ from . import formats
 from .formats import BFloat16, Float16, ask
 from .functions import inlined, intrinsic
 from .isa import current
+from .wide import narrowed, widened
 
 #: Bytes of a vector on this process's instruction path.
 VECTOR = current().vector
@@ -102,32 +103,6 @@ def address(context: Any, builder: Any, array: Any, value: Any, index: Any, coun
     return builder.bitcast(pointer, ir.VectorType(element, count).as_pointer()), size
 
 
-def widened(builder: Any, kind: types.Type, bits: Any, count: int) -> Any:
-    floats = ir.VectorType(ir.FloatType(), count)
-    if isinstance(kind, Float16):
-        return builder.fpext(builder.bitcast(bits, ir.VectorType(ir.HalfType(), count)), floats)
-    words = ir.VectorType(_I32, count)
-    return builder.bitcast(builder.shl(builder.zext(bits, words), ir.Constant(words, [16] * count)), floats)
-
-
-def narrowed(builder: Any, kind: types.Type, value: Any, count: int) -> Any:
-    """As `formats.store` rounds: to nearest, ties to even; what is not a number stays so."""
-    halves = ir.VectorType(ir.IntType(16), count)
-    if isinstance(kind, Float16):
-        return builder.bitcast(builder.fptrunc(value, ir.VectorType(ir.HalfType(), count)), halves)
-    words = ir.VectorType(_I32, count)
-
-    def all_lanes(n: int) -> Any:
-        return ir.Constant(words, [n] * count)
-
-    bits = builder.bitcast(value, words)
-    odd = builder.and_(builder.lshr(bits, all_lanes(16)), all_lanes(1))
-    rounded = builder.add(bits, builder.add(odd, all_lanes(0x7FFF)))
-    quiet = builder.or_(bits, all_lanes(0x400000))
-    kept = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
-    return builder.trunc(builder.lshr(kept, all_lanes(16)), halves)
-
-
 def is_half(array: types.Array) -> bool:
     return isinstance(array.dtype, BFloat16 | Float16)
 
@@ -151,7 +126,7 @@ def vload(typing_context, array, index):
     def generate(context, builder, signature, arguments):
         pointer, align = address(context, builder, array, arguments[0], arguments[1], kind.count)
         found = builder.load(pointer, align=align)
-        return widened(builder, array.dtype, found, kind.count) if is_half(array) else found
+        return widened(builder, array.dtype, found)
 
     return kind(array, types.int64), generate
 
@@ -173,7 +148,7 @@ def vload_part(typing_context, array, index, count):
         takes = ir.FunctionType(found, [pointer.type, _I32, mask_type, found])
         load = cgutils.get_or_insert_function(builder.module, takes, f"llvm.masked.load.v{kind.count}{element}.p0")
         loaded = builder.call(load, [pointer, _I32(align), mask, ir.Constant(found, None)])
-        return widened(builder, array.dtype, loaded, kind.count) if is_half(array) else loaded
+        return widened(builder, array.dtype, loaded)
 
     return kind(array, types.int64, types.int64), generate
 
@@ -187,7 +162,7 @@ def vstore(typing_context, array, index, value):
 
     def generate(context, builder, signature, arguments):
         pointer, align = address(context, builder, array, arguments[0], arguments[1], kind.count)
-        vector = narrowed(builder, array.dtype, arguments[2], kind.count) if is_half(array) else arguments[2]
+        vector = narrowed(builder, array.dtype, arguments[2])
         builder.store(vector, pointer, align=align)
         return context.get_dummy_value()
 

@@ -13,7 +13,8 @@ import numpy as np
 from numba import types
 
 from .functions import intrinsic
-from .lanes import FLAGS, Lanes, address, is_half, narrowed, scalar_of, vectors_of, widened
+from .lanes import FLAGS, Lanes, address, is_half, scalar_of, vectors_of
+from .wide import narrowed, widened
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -173,7 +174,7 @@ def vtranspose(typing_context, to, to_index, to_step, source, index, step):
             at = builder.add(start, builder.mul(stride, _I64(r)))
             pointer, align = address(context, builder, source, value, at, count)
             found = builder.load(pointer, align=align)
-            rows.append(widened(builder, source.dtype, found, count) if is_half(source) else found)
+            rows.append(widened(builder, source.dtype, found))
         # Exchange lane bits with row bits, one bit a stage.
         half = 1
         while half < count:
@@ -188,7 +189,7 @@ def vtranspose(typing_context, to, to_index, to_step, source, index, step):
         for r in range(count):
             at = builder.add(to_start, builder.mul(to_stride, _I64(r)))
             pointer, align = address(context, builder, to, to_value, at, count)
-            vector = narrowed(builder, to.dtype, rows[r], count) if is_half(to) else rows[r]
+            vector = narrowed(builder, to.dtype, rows[r])
             builder.store(vector, pointer, align=align)
         return context.get_dummy_value()
 

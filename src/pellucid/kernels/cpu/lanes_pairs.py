@@ -20,9 +20,10 @@ from numba.core import cgutils
 
 from . import formats
 from .functions import inner, intrinsic
-from .lanes import VECTOR, Lanes, address, apart, is_half, vectors_of, vload, vsplat, vstore, widened, width
+from .lanes import VECTOR, Lanes, address, apart, is_half, vectors_of, vload, vsplat, vstore, width
 from .lanes_products import register_tile
 from .lanes_tiles import TILES, product_tiles
+from .wide import widened
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
@@ -80,7 +81,7 @@ def _beside(builder: Any, x: Any, y: Any) -> Any:
 def _loaded(context: Any, builder: Any, x: Any, value: Any, index: Any, count: int) -> Any:
     pointer, align = address(context, builder, x, value, index, count)
     found = builder.load(pointer, align=align)
-    return widened(builder, x.dtype, found, count) if is_half(x) else found
+    return widened(builder, x.dtype, found)
 
 
 @intrinsic
@@ -166,7 +167,7 @@ def _some(typing_context, like, x, index, step, count):
             found = builder.load(pointer)
             if is_half(x):
                 one = builder.insert_element(ir.Constant(ir.VectorType(_I16, 1), ir.Undefined), found, _I32(0))
-                found = builder.extract_element(widened(builder, x.dtype, one, 1), _I32(0))
+                found = builder.extract_element(widened(builder, x.dtype, one), _I32(0))
             builder.store(found, builder.gep(first, [loop.index]))
         return builder.load(slot, align=4)
 

@@ -121,25 +121,26 @@ def _all(kind: Any, value: int) -> Any:
     return ir.Constant(kind, [value] * kind.count)
 
 
-def widened(builder: Any, array: Any, found: Any) -> Any:
-    """float32 of what was loaded from an array."""
+def widened(builder: Any, kind: Any, found: Any) -> Any:
+    """A vector of elements of that type in the numbers in which they are computed."""
     n = found.type.count
     floats, words = ir.VectorType(_F32, n), ir.VectorType(_I32, n)
-    if array.dtype == types.float32:
-        return found
-    if isinstance(array.dtype, Float16):
+    if isinstance(kind, Float16):
         return builder.fpext(builder.bitcast(found, ir.VectorType(ir.HalfType(), n)), floats)
-    return builder.bitcast(builder.shl(builder.zext(found, words), _all(words, 16)), floats)
+    if isinstance(kind, BFloat16):
+        return builder.bitcast(builder.shl(builder.zext(found, words), _all(words, 16)), floats)
+    return found
 
 
-def narrowed(builder: Any, array: Any, value: Any) -> Any:
-    """What to write into an array, rounded as `formats.store` does."""
+def narrowed(builder: Any, kind: Any, value: Any) -> Any:
+    """A vector of numbers as elements of that type. Rounded as `formats.store` does: to nearest, ties to even; what is
+    not a number stays so."""
     n = value.type.count
     words, halves = ir.VectorType(_I32, n), ir.VectorType(_I16, n)
-    if array.dtype == types.float32:
-        return value
-    if isinstance(array.dtype, Float16):
+    if isinstance(kind, Float16):
         return builder.bitcast(builder.fptrunc(value, ir.VectorType(ir.HalfType(), n)), halves)
+    if not isinstance(kind, BFloat16):
+        return value
     quiet = builder.or_(builder.bitcast(value, words), _all(words, 0x400000))
     kept = builder.select(builder.fcmp_unordered("uno", value, value), quiet, _rounded(builder, value))
     if VECTOR < 64:
@@ -160,7 +161,7 @@ def _load(context: Any, builder: Any, array: Any, value: Any, index: Any, paired
     n, pointer = wide.count, address(context, builder, array, value, index)
     if not paired:
         kind = ir.VectorType(_F32 if array.dtype == types.float32 else _I16, n)
-        return widened(builder, array, builder.load(builder.bitcast(pointer, kind.as_pointer()), align=2))
+        return widened(builder, array.dtype, builder.load(builder.bitcast(pointer, kind.as_pointer()), align=2))
     words = ir.VectorType(_I32, n // 2)
     pairs = builder.load(builder.bitcast(pointer, words.as_pointer()), align=2)
     low, high = builder.shl(pairs, _all(words, 16)), builder.and_(pairs, _all(words, 0xFFFF0000))
@@ -179,7 +180,7 @@ def _store(context: Any, builder: Any, array: Any, value: Any, index: Any, found
         low, high = (builder.shuffle_vector(rounded, rounded, half) for half in halves)
         bits = builder.or_(builder.lshr(low, _all(words, 16)), builder.and_(high, _all(words, 0xFFFF0000)))
     else:
-        bits = narrowed(builder, array, found)
+        bits = narrowed(builder, array.dtype, found)
     builder.store(bits, builder.bitcast(pointer, bits.type.as_pointer()), align=2)
 
 

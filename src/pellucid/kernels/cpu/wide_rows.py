@@ -107,7 +107,7 @@ def rows_store(typing_context, y, index, step, block):
     """Writes the vectors of a block, rounded, to this row and the next ones."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        for row, vector in enumerate(_rows(builder, narrowed(builder, y, args[3]))):
+        for row, vector in enumerate(_rows(builder, narrowed(builder, y.dtype, args[3]))):
             _put(context, builder, y, args[0], _at(builder, args[1], args[2], row), vector)
         return context.get_dummy_value()
 
@@ -216,7 +216,7 @@ def inverse_root(typing_context, block):
 def _vector(context: Any, builder: Any, array: Any, value: Any, index: Any) -> Any:
     kind = ir.VectorType(_F32 if array.dtype == types.float32 else ir.IntType(16), _LANES)
     place = builder.bitcast(address(context, builder, array, value, index), kind.as_pointer())
-    return widened(builder, array, builder.load(place, align=4 if array.dtype == types.float32 else 2))
+    return widened(builder, array.dtype, builder.load(place, align=4 if array.dtype == types.float32 else 2))
 
 
 def _put(context: Any, builder: Any, array: Any, value: Any, index: Any, vector: Any) -> None:
