@@ -21,7 +21,7 @@ from ...device import Array
 from ..indices import check_starts
 from . import attention_pairs
 from .attention_backward import attention_backward
-from .attention_bounds import block_at, bounds, fill_lowest, first_key, hide_earlier
+from .attention_bounds import block_at, bounds, hide_earlier, span
 from .attention_decode import decode
 from .attention_tiles import (
     aligned,
@@ -117,11 +117,7 @@ def _forward(
         i0, rows = block_at(plan, b, block, lanes, tq, bounded)
         if rows == 0:
             continue
-        seen = max(0, min(tk, i0 + rows + tk - tq)) if causal else tk
-        begin = first_key(plan, b, i0, tq, bounded)
-        last = first_key(plan, b, i0 + rows - 1, tq, bounded) - begin
-        if last > 0:
-            fill_lowest(scratch, lowest, plan, b, i0, rows, tq, begin)
+        begin, seen, last = span(scratch, lowest, plan, b, i0, rows, tq, tk, causal, bounded)
         turn_in(scratch, turned, q, b * qb + i0 * qt + h * qh, qt, qd, rows, d, scale * _LOG2E)
         fill(scratch, top, lanes, -np.inf)
         fill(scratch, total, lanes, 0)

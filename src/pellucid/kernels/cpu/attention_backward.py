@@ -17,7 +17,7 @@ import numpy as np
 from ...base.dtypes import DType
 from ...device import Array
 from . import attention_pairs_backward
-from .attention_bounds import block_at, bounds, fill_lowest, first_key, hide_earlier
+from .attention_bounds import block_at, bounds, hide_earlier, span
 from .attention_tiles import (
     aligned,
     as_columns,
@@ -127,11 +127,7 @@ def _blocks(
             i0, rows = block_at(plan, b, block, lanes, tq, bounded)
             if rows == 0:
                 continue
-            seen = max(0, min(tk, i0 + rows + tk - tq)) if causal else tk
-            begin = first_key(plan, b, i0, tq, bounded)
-            last = first_key(plan, b, i0 + rows - 1, tq, bounded) - begin
-            if last > 0:
-                fill_lowest(scratch, lowest, plan, b, i0, rows, tq, begin)
+            begin, seen, last = span(scratch, lowest, plan, b, i0, rows, tq, tk, causal, bounded)
             q0, g0, o0 = b * qb + i0 * qt + h * qh, b * gb + i0 * gt + h * gh, b * ob + i0 * ot + h * oh
             turn_in(scratch, q_turned, q, q0, qt, qd, rows, d, scale * _LOG2E)
             turn_in(scratch, g_turned, do, g0, gt, gd, rows, d, 1.0)

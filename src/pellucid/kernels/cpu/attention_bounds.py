@@ -87,10 +87,17 @@ def begins_document(plan, b, t, tq, before):
 
 
 @inner
-def fill_lowest(x, x0, plan, b, i0, rows, tq, begin):
-    """x[l] = the first key of query i0 + l, counted from key `begin`; lanes from `rows` on as the last."""
-    for l in range(queries(x)):  # noqa: E741
-        store(x, x0 + l, first_key(plan, b, i0 + min(l, rows - 1), tq, True) - begin)
+def span(x, lowest, plan, b, i0, rows, tq, tk, causal, bounded):
+    """The keys that a block of queries sees: the first, the end, and how far behind the first one its last query
+    begins. Where queries begin apart, x[lowest + l] = the first key of query i0 + l, counted from that of the block;
+    lanes from `rows` on as the last."""
+    end = max(0, min(tk, i0 + rows + tk - tq)) if causal else tk
+    begin = first_key(plan, b, i0, tq, bounded)
+    last = first_key(plan, b, i0 + rows - 1, tq, bounded) - begin
+    if last > 0:
+        for l in range(queries(x)):  # noqa: E741
+            store(x, lowest + l, first_key(plan, b, i0 + min(l, rows - 1), tq, True) - begin)
+    return begin, end, last
 
 
 @inner

@@ -18,7 +18,7 @@ import numpy as np
 from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array, pool
-from .attention_bounds import block_at, bounds, fill_lowest, first_key, hide_earlier
+from .attention_bounds import block_at, bounds, hide_earlier, span
 from .attention_operands import (
     couple_at,
     couples_of,
@@ -117,11 +117,7 @@ def _forward(
             i0, rows = block_at(plan, b, block, lanes, tq, bounded)
             if rows == 0:
                 continue
-            seen = max(0, min(tk, i0 + rows + tk - tq)) if causal else tk
-            begin = first_key(plan, b, i0, tq, bounded)
-            last = first_key(plan, b, i0 + rows - 1, tq, bounded) - begin
-            if last > 0:
-                fill_lowest(scratch, lowest, plan, b, i0, rows, tq, begin)
+            begin, seen, last = span(scratch, lowest, plan, b, i0, rows, tq, tk, causal, bounded)
             turn_pairs(scratch, turned, beside, q, b * qb + i0 * qt + h * qh, qt, qd, rows, d, scale * _LOG2E)
             next_head = g + 1 < groups  # the head of the next item; else the next block
             ask_rows(q, b * qb + i0 * qt + h * qh + (qh if next_head else -lanes * qt - g * qh), qt, lanes, d)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...base import dtypes
 from ...device import Array
-from .attention_bounds import Bounds, block_at, fill_lowest, first_key, hide_earlier
+from .attention_bounds import Bounds, block_at, hide_earlier, span
 from .attention_operands import (
     couple_at,
     couples_of,
@@ -151,11 +151,7 @@ def _blocks(
                 i0, rows = block_at(plan, b, block, lanes, tq, bounded)
                 if rows == 0:
                     continue
-                until = max(0, min(tk, i0 + rows + tk - tq)) if causal else tk
-                begin = first_key(plan, b, i0, tq, bounded)
-                last = first_key(plan, b, i0 + rows - 1, tq, bounded) - begin
-                if last > 0:
-                    fill_lowest(scratch, lowest, plan, b, i0, rows, tq, begin)
+                begin, until, last = span(scratch, lowest, plan, b, i0, rows, tq, tk, causal, bounded)
                 at = 4 * count
                 places[at], places[at + 1], places[at + 2], places[at + 3] = h, i0, rows, until
                 q0, g0, o0 = b * qb + i0 * qt + h * qh, b * gb + i0 * gt + h * gh, b * ob + i0 * ot + h * oh
@@ -194,42 +190,18 @@ def _blocks(
                     turned = m * pairs * lanes
                     # p = exp(scale q k^T - lse)
                     product_pairs(
-                        scratch,
-                        p,
-                        lanes,
-                        kr,
-                        rows0 + at,
-                        pairs,
-                        one,
-                        scratch,
-                        q_turned + turned,
-                        lanes,
-                        see,
-                        lanes,
-                        summed,
-                        new,
-                    )
+                        scratch, p, lanes, kr, rows0 + at, pairs, one, scratch, q_turned + turned, lanes, see, lanes,
+                        summed, new,
+                    )  # fmt: skip
                     if causal:
                         hide(scratch, p, first - i0 - tk + tq, see, numbers, -np.inf)
                     if first - begin < last:
                         hide_earlier(scratch, p, first - begin, min(see, last - first + begin), lowest, -np.inf)
                     # dp = do v^T
                     product_pairs(
-                        scratch,
-                        ds,
-                        lanes,
-                        vr,
-                        vr0 + at,
-                        pairs,
-                        one,
-                        scratch,
-                        g_turned + turned,
-                        lanes,
-                        see,
-                        lanes,
-                        summed,
-                        new,
-                    )
+                        scratch, ds, lanes, vr, vr0 + at, pairs, one, scratch, g_turned + turned, lanes, see, lanes,
+                        summed, new,
+                    )  # fmt: skip
                     # p m and ds = scale p (m dp - delta)
                     if dropout > 0:
                         word = counter + ((b * heads + h) * tq + i0) * tk + first

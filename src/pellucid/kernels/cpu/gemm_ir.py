@@ -219,9 +219,10 @@ def pointers(f: Function, *names: str) -> list[str]:
 
 def _pack(f: Function, side: str, source: str, lines: str, to: str) -> None:
     """Packs so many lines of an operand into panels."""
-    line_step, k_step, k, panel_bytes, pack = words(
-        f, *(name if name == "k" else f"{side}_{name}" for name in ("line_step", "k_step", "k", "panel_bytes", "pack"))
+    line_step, k_step, panel_bytes, pack = words(
+        f, *(f"{side}_{w}" for w in ("line_step", "k_step", "panel_bytes", "pack"))
     )
+    (k,) = words(f, "k")
     f.do(
         f"call void {_pointer(f, pack)}(ptr {source}, i64 {line_step}, i64 {k_step}, i64 {lines}, i64 {k}, ptr {to}, "
         f"i64 {panel_bytes})"

@@ -107,6 +107,12 @@ def is_half(array: types.Array) -> bool:
     return isinstance(array.dtype, BFloat16 | Float16)
 
 
+def loaded(context: Any, builder: Any, array: Any, value: Any, index: Any, count: int) -> Any:
+    """The vector of elements from an index on, in the numbers in which they are computed."""
+    pointer, align = address(context, builder, array, value, index, count)
+    return widened(builder, array.dtype, builder.load(pointer, align=align))
+
+
 @intrinsic
 def width(typing_context, array, vector):
     """Lanes of the vectors in which an array's elements are computed; `vector` is VECTOR."""
@@ -124,9 +130,7 @@ def vload(typing_context, array, index):
         return None
 
     def generate(context, builder, signature, arguments):
-        pointer, align = address(context, builder, array, arguments[0], arguments[1], kind.count)
-        found = builder.load(pointer, align=align)
-        return widened(builder, array.dtype, found)
+        return loaded(context, builder, array, arguments[0], arguments[1], kind.count)
 
     return kind(array, types.int64), generate
 

@@ -13,8 +13,8 @@ import numpy as np
 from numba import types
 
 from .functions import intrinsic
-from .lanes import FLAGS, Lanes, address, is_half, scalar_of, vectors_of
-from .wide import narrowed, widened
+from .lanes import FLAGS, Lanes, address, is_half, loaded, scalar_of, vectors_of
+from .wide import narrowed
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -172,9 +172,7 @@ def vtranspose(typing_context, to, to_index, to_step, source, index, step):
         rows = []
         for r in range(count):
             at = builder.add(start, builder.mul(stride, _I64(r)))
-            pointer, align = address(context, builder, source, value, at, count)
-            found = builder.load(pointer, align=align)
-            rows.append(widened(builder, source.dtype, found))
+            rows.append(loaded(context, builder, source, value, at, count))
         # Exchange lane bits with row bits, one bit a stage.
         half = 1
         while half < count:

@@ -20,7 +20,7 @@ from numba.core import cgutils
 
 from . import formats
 from .functions import inner, intrinsic
-from .lanes import VECTOR, Lanes, address, apart, is_half, vectors_of, vload, vsplat, vstore, width
+from .lanes import VECTOR, Lanes, apart, is_half, loaded, vectors_of, vload, vsplat, vstore, width
 from .lanes_products import register_tile
 from .lanes_tiles import TILES, product_tiles
 from .wide import widened
@@ -78,12 +78,6 @@ def _beside(builder: Any, x: Any, y: Any) -> Any:
     return builder.bitcast(joined, x.type)
 
 
-def _loaded(context: Any, builder: Any, x: Any, value: Any, index: Any, count: int) -> Any:
-    pointer, align = address(context, builder, x, value, index, count)
-    found = builder.load(pointer, align=align)
-    return widened(builder, x.dtype, found)
-
-
 @intrinsic
 def vcouple(typing_context, x, y):
     """Pairs of bfloat16 (x[l], y[l])."""
@@ -120,7 +114,7 @@ def vload_pairs(typing_context, like, x, index):
         _, value, at = arguments
         if isinstance(x.dtype, formats.BFloat16):
             return builder.bitcast(_raw(context, builder, x, value, at, 2 * n), ir.VectorType(ir.FloatType(), n))
-        low, high = (_loaded(context, builder, x, value, builder.add(at, _I64(i)), n) for i in (0, n))
+        low, high = (loaded(context, builder, x, value, builder.add(at, _I64(i)), n) for i in (0, n))
         return _beside(builder, low, high)
 
     return kind(like, x, types.int64), generate
@@ -138,7 +132,7 @@ def vload_couples(typing_context, like, x, index, other):
         _, value, *both = arguments
         if isinstance(x.dtype, formats.BFloat16):
             return _zip(builder, *(_raw(context, builder, x, value, at, n) for at in both))
-        return _couple(builder, *(_loaded(context, builder, x, value, at, n) for at in both))
+        return _couple(builder, *(loaded(context, builder, x, value, at, n) for at in both))
 
     return kind(like, x, types.int64, types.int64), generate
 
