@@ -28,13 +28,7 @@ _BASES = 3  # rows that share a pointer in a direct tile: their steps are 0, 1 a
 
 
 def _tile(v: Vectors, form: Format, rows: int, vectors: int, last: Function, direct: bool) -> Function:
-    """y[rows, columns] = init + a @ b over `steps`, all accumulators in registers; see `_tiles`.
-
-    Three vectors of columns leave one or two registers for the row's value. There every third row reads it again for
-    each vector, as an operand in memory of the instruction that multiplies: an instruction less. volatile keeps LLVM
-    from reading once, and from reading the next steps early, for which there are no registers. Addresses of unpacked
-    rows have two parts, which would make two instructions of it again.
-    """
+    """y[rows, columns] = init + a @ b over `steps`, all accumulators in registers; see `_tiles`."""
     params = _DIRECT_PARAMS if direct else _TILE_PARAMS
     f = Function(f"tile_{rows}x{vectors}", params, internal=True, attributes="nounwind noinline")
     kind, n, unit = form.accumulator, form.lanes, form.unit
@@ -53,11 +47,8 @@ def _tile(v: Vectors, form: Format, rows: int, vectors: int, last: Function, dir
                 at_a = f.at(a_now[i // _BASES], f.mul("%a_row", i % _BASES))
             else:
                 at_a = f.at(a_now[0], i * SIZE[unit])
-            again = form.isa.vectors == 3 and i % 3 == 1 and not direct
-            value = "" if again else splat(f, unit, f.load(unit, at_a, SIZE[unit]), n)
+            value = splat(f, unit, f.load(unit, at_a, SIZE[unit]), n)
             for j in range(vectors):
-                if again:
-                    value = splat(f, unit, f.load(f"volatile {unit}", at_a, SIZE[unit]), n)
                 if form.name == "pairs":
                     y[i][j].set(v.dot_pairs(f, value, columns[j], y[i][j].get()))
                 else:

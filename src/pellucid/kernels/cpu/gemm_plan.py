@@ -31,7 +31,7 @@ _LARGE_GROUP_BYTES = 512 << 10  # the same on processors with tile registers, wh
 _TILES_GROUP_BYTES = 1 << 20  # the same in tile registers
 _DIRECT_BYTES = 128 << 10  # of an operand that is read where it lies: once a tile, so it has to be near
 _WIDE_DIRECT_BYTES = 2 << 20  # the same in vectors of a cache line, whose larger tiles read it less often
-_DIRECT_PRODUCTS = 1 << 27  # multiplications, in tiles of three vectors: more of them pay for packing
+_DIRECT_PRODUCTS = 1 << 27  # multiplications, in tiles of four vectors: more of them pay for packing
 _LINES_DIRECT_BYTES = 5 << 18  # there, of an a whose neighbours in memory are rows: each step is another cache line
 _WAY_BYTES = 4096  # lines a multiple of this apart compete for the same few places in the first cache level
 _TASKS = 24  # wanted in a pass, so that threads finish together
@@ -248,10 +248,12 @@ class _Planner:
             whole = side == "a" and lines % TILE_LINES == 0 and self.k % self.form.per_step == 0
             return whole and x.dtype is dtypes.bfloat16 and k_stride == 1 and line_stride * size % _WAY_BYTES != 0
         most = _WIDE_DIRECT_BYTES if self.form.isa.vector == 64 else _DIRECT_BYTES
-        if self.form.isa.vectors == 3:
-            if self.m * self.n * self.k > _DIRECT_PRODUCTS:
-                return False
-            if side == "a" and k_stride != 1:
+        if self.form.isa.vectors == 4:
+            if side == "a" and k_stride == 1:  # six rows of it, each read through, are as near as a panel
+                most = lines * self.k * size
+            elif self.m * self.n * self.k > _DIRECT_PRODUCTS:
+                most = 0
+            elif side == "a":
                 most = _LINES_DIRECT_BYTES
         if x.dtype.name != self.form.name or lines * self.k * size > most:
             return False
