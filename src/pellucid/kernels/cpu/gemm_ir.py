@@ -9,6 +9,8 @@ has a kernel of its own, so that small products compute little that is thrown aw
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from . import ir, tiles_ir
 from .ir import Function, Variable
@@ -24,6 +26,8 @@ _TILE_PARAMS = (
     "i64 %steps, ptr %a, ptr %b, ptr %c, i64 %c_row, ptr %init, i64 %init_row, i64 %rows, i64 %columns, i64 %result"
 )
 _DIRECT_PARAMS = f"{_TILE_PARAMS}, i64 %a_row, i64 %a_step, i64 %b_step"
+_PIECE = 8  # steps in tile registers whose panels of both operands stay in the first cache level together
+_WAITING = 16  # tiles of which that many steps are added before the next ones
 _BASES = 3  # rows that share a pointer in a direct tile: their steps are 0, 1 and 2 rows, which fit an address
 
 
@@ -188,7 +192,7 @@ WORDS = (
     *(f"a_{w}" for w in OPERAND),
     *(f"b_{w}" for w in OPERAND),
     *("k", "steps", "columns_of_tasks", "rows_of_tasks", "a_per_task", "b_per_task"),
-    *("a_row", "a_step", "b_step", "a_now", "b_now"),
+    *("a_row", "a_step", "b_step", "a_now"),
     *("c", "c_row", "c_column", "c_batch", "init", "init_row", "init_column", "init_batch", "result"),
 )
 WORD = {name: i for i, name in enumerate(WORDS)}
@@ -244,28 +248,25 @@ def _pack_pass(form: Format) -> Function:
     return f
 
 
-def _multiply_pass(form: Format, direct: bool) -> Function:
-    """Items are blocks of tiles, rows fastest, batch after batch: multiplies panels into blocks lo to hi. An operand
-    that is to be packed `now` is by the item that multiplies it.
+def _multiply_pass(v: Vectors, form: Format, direct: bool) -> Function:
+    """Items are blocks of tiles, rows fastest, batch after batch: multiplies panels into blocks lo to hi. An a that is
+    to be packed `now` is by the item that multiplies it.
 
     In a direct pass an operand may be unpacked: `packed` is then its own address, `panel_bytes` its step from panel to
     panel, and its batches lie at `offsets`.
     """
     f = Function("multiply_pass", "ptr %block, i64 %lo, i64 %hi")
-    down, across, per_a, per_b, rows, columns, steps, result = words(
-        f, "rows_of_tasks", "columns_of_tasks", "a_per_task", "b_per_task", "a_lines", "b_lines", "steps", "result"
+    down, across, per_a, per_b, rows, columns, steps = words(
+        f, "rows_of_tasks", "columns_of_tasks", "a_per_task", "b_per_task", "a_lines", "b_lines", "steps"
     )
-    a, a_panel, a_batch, b, b_panel, b_batch = words(
-        f, "a_packed", "a_panel_bytes", "a_batch_bytes", "b_packed", "b_panel_bytes", "b_batch_bytes"
-    )
+    a, a_batch, b, b_batch = words(f, "a_packed", "a_batch_bytes", "b_packed", "b_batch_bytes")
     c, c_row, c_column, c_batch, init, init_row, init_column, init_batch = words(
         f, "c", "c_row", "c_column", "c_batch", "init", "init_row", "init_column", "init_batch"
     )
-    a_row, a_step, b_step, a_offsets, b_offsets = words(f, "a_row", "a_step", "b_step", "a_offsets", "b_offsets")
+    a_offsets, b_offsets = words(f, "a_offsets", "b_offsets")
     if form.name == "tiles":
         tiles_ir.begin(f)
     each = f.mul(down, across)
-    has_init = f.is_("ne", init, 0)
     with f.loop("%lo", "%hi") as item:
         batch, at = f.div(item, each), f.rem(item, each)
         row0 = f.mul(f.mul(f.rem(at, down), per_a), form.rows)
@@ -279,32 +280,117 @@ def _multiply_pass(form: Format, direct: bool) -> Function:
             b_here = f.at(b_here, f.load("i64", f.at(_pointer(f, b_offsets), f.mul(batch, 8)), 8))
         c_here = f.at(_pointer(f, c), f.mul(batch, c_batch))
         init_here = f.at(_pointer(f, init), f.mul(batch, init_batch))
-        for side, packed, panel, width, first, end in (
-            ("a", a_here, a_panel, form.rows, row0, row1),
-            ("b", b_here, b_panel, form.columns, column0, column1),
-        ):
-            now, source, line_step = words(f, *(f"{side}_{w}" for w in ("now", "source", "line_step")))
-            with f.when(f.is_("ne", now, 0)):
-                lines = f.at(_pointer(f, source), f.mul(first, line_step))
-                _pack(f, side, lines, f.sub(end, first), f.at(packed, f.mul(f.div(first, width), panel)))
-        with f.loop(row0, row1, form.rows) as i:
-            a_now = f.at(a_here, f.mul(f.div(i, form.rows), a_panel))
-            m = f.least(f.sub(rows, i), form.rows)
-            c_line = f.at(c_here, f.mul(i, c_row))
-            init_line = f.at(init_here, f.mul(i, init_row))
-            with f.loop(column0, column1, form.columns) as j:
-                b_now = f.at(b_here, f.mul(f.div(j, form.columns), b_panel))
-                n = f.least(f.sub(columns, j), form.columns)
-                c_now = f.at(c_line, f.mul(j, c_column))
-                init_now = f.let(f"select i1 {has_init}, ptr {f.at(init_line, f.mul(j, init_column))}, ptr null")
-                f.do(
-                    f"call void @tile(i64 {steps}, ptr {a_now}, ptr {b_now}, ptr {c_now}, i64 {c_row}, "
-                    f"ptr {init_now}, i64 {init_row}, i64 {m}, i64 {n}, i64 {result}"
-                    + (f", i64 {a_row}, i64 {a_step}, i64 {b_step})" if direct else ")")
-                )
+
+        def c_at(i: str, j: str, to: str = c_here) -> str:
+            return f.at(f.at(to, f.mul(i, c_row)), f.mul(j, c_column))
+
+        def init_at(i: str, j: str, start: str = init_here) -> str:
+            there = f.at(f.at(start, f.mul(i, init_row)), f.mul(j, init_column))
+            return f.let(f"select i1 {f.is_('ne', init, 0)}, ptr {there}, ptr null")
+
+        now, a_source, a_line_step, a_panel = words(f, "a_now", "a_source", "a_line_step", "a_panel_bytes")
+        with f.when(f.is_("ne", now, 0)):
+            lines = f.at(_pointer(f, a_source), f.mul(row0, a_line_step))
+            _pack(f, "a", lines, f.sub(row1, row0), f.at(a_here, f.mul(f.div(row0, form.rows), a_panel)))
+        block = _Block((a_here, b_here), (row0, row1), (column0, column1), steps, c_at, init_at)
+        (_multiply_in_pieces if form.name == "tiles" else _multiply)(v, f, form, direct, block)
     if form.name == "tiles":
         tiles_ir.end(f)
     return f
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What an item multiplies: panels of both operands from their first ones on, rows and columns of the result from
+    and to, and where an element of the result and of what its sum starts from (null: nothing) lies."""
+
+    panels: tuple[str, str]
+    rows: tuple[str, str]
+    columns: tuple[str, str]
+    steps: str
+    c_at: Callable[[str, str], str]
+    init_at: Callable[[str, str], str]
+
+
+def _ask_for(v: Vectors, f: Function, form: Format, tile: str, m: str) -> None:
+    """Asks for the memory of a tile of m rows as it is accumulated, to be there and this core's when it is written."""
+    c_row, result = words(f, "c_row", "result")
+    with f.when(f.is_("eq", result, PLAIN)), f.loop(0, m) as line:
+        for at in range(0, form.columns * SIZE[form.accumulator], 64):
+            v.prefetch(f, f.at(f.at(tile, f.mul(line, c_row)), at), for_writing=True)
+
+
+def _call_tile(f: Function, direct: bool, arguments: str) -> None:
+    """Calls `tile` with its arguments; a direct one finds the steps of unpacked operands in the block."""
+    more = "".join(f", i64 {step}" for step in words(f, "a_row", "a_step", "b_step")) if direct else ""
+    f.do(f"call void @tile({arguments}{more})")
+
+
+def _multiply(v: Vectors, f: Function, form: Format, direct: bool, block: _Block) -> None:
+    """Tile after tile, row by row, each over all steps."""
+    a_panel, b_panel, rows, columns, c_row, init_row, result = words(
+        f, "a_panel_bytes", "b_panel_bytes", "a_lines", "b_lines", "c_row", "init_row", "result"
+    )
+    with f.loop(*block.rows, form.rows) as i:
+        a = f.at(block.panels[0], f.mul(f.div(i, form.rows), a_panel))
+        m = f.least(f.sub(rows, i), form.rows)
+        with f.loop(*block.columns, form.columns) as j:
+            b = f.at(block.panels[1], f.mul(f.div(j, form.columns), b_panel))
+            n = f.least(f.sub(columns, j), form.columns)
+            c = block.c_at(i, j)
+            _ask_for(v, f, form, c, m)
+            _call_tile(
+                f,
+                direct,
+                f"i64 {block.steps}, ptr {a}, ptr {b}, ptr {c}, i64 {c_row}, ptr {block.init_at(i, j)}, "
+                f"i64 {init_row}, i64 {m}, i64 {n}, i64 {result}",
+            )
+
+
+def _multiply_in_pieces(v: Vectors, f: Function, form: Format, direct: bool, block: _Block) -> None:
+    """Tile after tile in tile registers, row by row, some steps of a few tiles at once: a panel of a, used by tile
+    after tile, and the next one of b are in the first cache level then. Sums wait in memory meanwhile."""
+    a_panel, b_panel, a_step, rows, columns, c_row, init_row, result = words(
+        f, "a_panel_bytes", "b_panel_bytes", "a_step", "a_lines", "b_lines", "c_row", "init_row", "result"
+    )
+    step_bytes = form.rows * SIZE[form.unit], form.columns * SIZE[form.unit]
+    sums_row = form.columns * SIZE[form.accumulator]
+    sums = f.slot("i8", count=_WAITING * form.rows * sums_row)
+    some = f.add(
+        block.steps, f.let(f"zext i1 {f.is_('eq', block.steps, 0)} to i64")
+    )  # without steps, zero all the same
+    pieces = f.div(f.add(some, _PIECE - 1), _PIECE)
+    piece = f.div(f.add(some, f.sub(pieces, 1)), pieces)
+    with (
+        f.loop(*block.columns, _WAITING * form.columns) as j0,
+        f.loop(*block.rows, form.rows) as i,
+        f.loop(0, some, piece) as step,
+    ):
+        count = f.least(f.sub(block.steps, step), piece)
+        begins, ends = f.is_("eq", step, 0), f.is_("sge", f.add(step, piece), block.steps)
+        a = f.at(block.panels[0], f.mul(f.div(i, form.rows), a_panel))
+        a = f.at(a, f.mul(step, a_step if direct else step_bytes[0]))
+        m = f.least(f.sub(rows, i), form.rows)
+        to_row, how = (
+            f.let(f"select i1 {ends}, i64 {last}, i64 {before}")
+            for last, before in ((c_row, sums_row), (result, PLAIN))
+        )
+        from_row = f.let(f"select i1 {begins}, i64 {init_row}, i64 {sums_row}")
+        with f.loop(j0, f.least(block.columns[1], f.add(j0, _WAITING * form.columns)), form.columns) as j:
+            b = f.at(block.panels[1], f.mul(f.div(j, form.columns), b_panel))
+            n = f.least(f.sub(columns, j), form.columns)
+            waiting = f.at(sums, f.mul(f.div(f.sub(j, j0), form.columns), form.rows * sums_row))
+            c = block.c_at(i, j)
+            with f.when(begins):
+                _ask_for(v, f, form, c, m)
+            c = f.let(f"select i1 {ends}, ptr {c}, ptr {waiting}")
+            init = f.let(f"select i1 {begins}, ptr {block.init_at(i, j)}, ptr {waiting}")
+            _call_tile(
+                f,
+                direct,
+                f"i64 {count}, ptr {a}, ptr {f.at(b, f.mul(step, step_bytes[1]))}, ptr {c}, i64 {to_row}, "
+                f"ptr {init}, i64 {from_row}, i64 {m}, i64 {n}, i64 {how}",
+            )
 
 
 #: Arguments of `program`: the addresses of what its steps compute on, where the steps are, the pool's own `run`.
@@ -355,5 +441,5 @@ def _text(form: Format, direct: bool) -> str:
     v = Vectors(form.isa)
     is_tiles = form.name == "tiles"
     tiles = _tile_registers(v, form, direct) if is_tiles else _tiles(v, form, direct)
-    passes = [_multiply_pass(form, direct)] if direct else [_pack_pass(form), _multiply_pass(form, direct)]
+    passes = [_multiply_pass(v, form, direct)] if direct else [_pack_pass(form), _multiply_pass(v, form, direct)]
     return ir.module_text([*tiles, *passes], [*sorted(v.declared), *(tiles_ir.DECLARATIONS if is_tiles else ())])

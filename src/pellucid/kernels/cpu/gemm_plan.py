@@ -294,10 +294,9 @@ class _Planner:
             if side in self.direct or (side == self.stays and not fresh):
                 words[f"{side}_groups"] = 0
             groups += words[f"{side}_groups"]
-        now = self._packed_in_tasks(words)
-        if now is not None:
-            groups -= words[f"{now}_groups"]
-            words[f"{now}_groups"], words[f"{now}_now"] = 0, 1
+        if self._packed_in_tasks(words):
+            groups -= words["a_groups"]
+            words["a_groups"], words["a_now"] = 0, 1
         tasks = self._tasks(words) * count
         row, column = blocks["a"][0], blocks["b"][0]
         c: Place = ("y", 0)
@@ -325,20 +324,19 @@ class _Planner:
             multiply = direct_pass(self.form)
             words |= self._unpacked(words)
         results = {f"{side}_packed": side if side in self.direct else "scratch" for side in "ab"}
-        if now is not None:
-            results[f"{now}_source"] = now
+        if words["a_now"]:
+            results["a_source"] = "a"
         results |= {"c": c[0], "init": init[0]}
         yield self._launch(multiply, words, tasks, flops > _TASK_FLOPS, results)
 
-    def _packed_in_tasks(self, words: dict[str, int]) -> str | None:
-        """The operand that tasks pack, each what it multiplies by all of the other one, so that it is in the second
-        cache level then: in tile registers, where it makes enough tasks."""
-        side = self.moves
-        if self.form.name != "tiles" or self.batches > 1 or side in self.direct or not words["k"]:
-            return None
-        enough = words[f"{side}_lines"] >= self._least_tasks() * self.sides[side][3]
-        near = side == "b" or words["b_batch_bytes"] <= _TILES_GROUP_BYTES  # b is read again for each panel of a
-        return side if enough and near else None
+    def _packed_in_tasks(self, words: dict[str, int]) -> bool:
+        """Whether tasks pack what they multiply of a, so that it is in the second cache level then: in tile registers
+        the larger operand, where it makes enough tasks and all of b is near. (A larger b is weights, which come from
+        memory: a pass reads them faster.)"""
+        if self.form.name != "tiles" or self.batches > 1 or self.moves != "a" or "a" in self.direct or not words["k"]:
+            return False
+        enough = words["a_lines"] >= self._least_tasks() * self.form.rows
+        return enough and words["b_batch_bytes"] <= _TILES_GROUP_BYTES  # it is read again for each panel of a
 
     def _least_tasks(self) -> int:
         """Tasks wanted of a block."""
@@ -406,9 +404,7 @@ class _Planner:
         b_per = -(-b_panels // -(-b_panels // b_per))
         a_per = max(1, min(a_panels, wanted // b_per))
         a_per = -(-a_panels // -(-a_panels // a_per))
-        if words["b_now"]:
-            a_per, b_per = a_panels, max(1, b_panels // tasks)
-        elif words["a_now"]:
+        if words["a_now"]:
             a_per, b_per = max(1, a_panels // tasks), b_panels
         words["a_per_task"], words["b_per_task"] = a_per, b_per
         words["rows_of_tasks"], words["columns_of_tasks"] = -(-a_panels // a_per), -(-b_panels // b_per)

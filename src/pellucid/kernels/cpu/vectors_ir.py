@@ -101,10 +101,11 @@ class Vectors:
         self.declared.add(f"declare void @{name}({vector}, ptr, i32, <{n} x i1>)")
         f.do(f"call void @{name}({vector} {value}, ptr {address}, i32 {SIZE[kind]}, <{n} x i1> {mask})")
 
-    def prefetch(self, f: Function, address: str) -> None:
-        """Asks for the cache line of an address, which need not exist, to be read into the second cache level."""
+    def prefetch(self, f: Function, address: str, *, for_writing: bool = False) -> None:
+        """Asks for the cache line of an address, which need not exist: into the second cache level to be read, or into
+        the first to be written."""
         self.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        f.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 2, i32 1)")
+        f.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 {'1, i32 3' if for_writing else '0, i32 2'}, i32 1)")
 
     def multiply_add(self, f: Function, kind: str, n: int, a: str, b: str, c: str) -> str:
         """a * b + c, in one rounding where the path has the instruction."""
