@@ -191,7 +191,7 @@ OPERAND = (
 WORDS = (
     *(f"a_{w}" for w in OPERAND),
     *(f"b_{w}" for w in OPERAND),
-    *("k", "steps", "columns_of_tasks", "rows_of_tasks", "a_per_task", "b_per_task"),
+    *("k", "steps", "columns_of_tasks", "rows_of_tasks", "by_rows", "a_per_task", "b_per_task"),
     *("a_row", "a_step", "b_step", "a_now"),
     *("c", "c_row", "c_column", "c_batch", "init", "init_row", "init_column", "init_batch", "result"),
 )
@@ -249,15 +249,15 @@ def _pack_pass(form: Format) -> Function:
 
 
 def _multiply_pass(v: Vectors, form: Format, direct: bool) -> Function:
-    """Items are blocks of tiles, rows fastest, batch after batch: multiplies panels into blocks lo to hi. An a that is
-    to be packed `now` is by the item that multiplies it.
+    """Items are blocks of tiles, row after row or column after column, batch after batch: multiplies panels into blocks
+    lo to hi. An a that is to be packed `now` is by the item that multiplies it.
 
     In a direct pass an operand may be unpacked: `packed` is then its own address, `panel_bytes` its step from panel to
     panel, and its batches lie at `offsets`.
     """
     f = Function("multiply_pass", "ptr %block, i64 %lo, i64 %hi")
-    down, across, per_a, per_b, rows, columns, steps = words(
-        f, "rows_of_tasks", "columns_of_tasks", "a_per_task", "b_per_task", "a_lines", "b_lines", "steps"
+    down, across, by_rows, per_a, per_b, rows, columns, steps = words(
+        f, "rows_of_tasks", "columns_of_tasks", "by_rows", "a_per_task", "b_per_task", "a_lines", "b_lines", "steps"
     )
     a, a_batch, b, b_batch = words(f, "a_packed", "a_batch_bytes", "b_packed", "b_batch_bytes")
     c, c_row, c_column, c_batch, init, init_row, init_column, init_batch = words(
@@ -266,11 +266,14 @@ def _multiply_pass(v: Vectors, form: Format, direct: bool) -> Function:
     a_offsets, b_offsets = words(f, "a_offsets", "b_offsets")
     if form.name == "tiles":
         tiles_ir.begin(f)
-    each = f.mul(down, across)
+    each, along_rows = f.mul(down, across), f.is_("ne", by_rows, 0)
+    inner = f.let(f"select i1 {along_rows}, i64 {across}, i64 {down}")
     with f.loop("%lo", "%hi") as item:
         batch, at = f.div(item, each), f.rem(item, each)
-        row0 = f.mul(f.mul(f.rem(at, down), per_a), form.rows)
-        column0 = f.mul(f.mul(f.div(at, down), per_b), form.columns)
+        first, then = f.div(at, inner), f.rem(at, inner)
+        row, column = (f.let(f"select i1 {along_rows}, i64 {x}, i64 {y}") for x, y in ((first, then), (then, first)))
+        row0 = f.mul(f.mul(row, per_a), form.rows)
+        column0 = f.mul(f.mul(column, per_b), form.columns)
         row1 = f.least(rows, f.add(row0, f.mul(per_a, form.rows)))
         column1 = f.least(columns, f.add(column0, f.mul(per_b, form.columns)))
         a_here = f.at(_pointer(f, a), f.mul(batch, a_batch))

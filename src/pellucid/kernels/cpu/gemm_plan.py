@@ -408,6 +408,8 @@ class _Planner:
             a_per, b_per = max(1, a_panels // tasks), b_panels
         words["a_per_task"], words["b_per_task"] = a_per, b_per
         words["rows_of_tasks"], words["columns_of_tasks"] = -(-a_panels // a_per), -(-b_panels // b_per)
+        # rows of a are rows of what was computed before and of the result: a core finds those it wrote itself
+        words["by_rows"] = int(self.moves == "a" and self.sides["a"][2] == 1)
         return words["rows_of_tasks"] * words["columns_of_tasks"]
 
     def _contiguous(self, name: str, x: Array, n: int, stride: int, form: Format) -> Generator[Step, None, Place]:
