@@ -180,6 +180,8 @@ OPERAND = (
     "k_step",
     "lines",
     "per_group",
+    "k_per_group",
+    "k_groups",
     "groups",
     "packed",
     "panel_bytes",
@@ -212,12 +214,11 @@ def pointers(f: Function, *names: str) -> list[str]:
     return [_pointer(f, word) for word in words(f, *names)]
 
 
-def _pack(f: Function, side: str, source: str, lines: str, to: str) -> None:
-    """Packs so many lines of an operand into panels."""
+def _pack(f: Function, side: str, source: str, lines: str, k: str, to: str) -> None:
+    """Packs so many lines and k of an operand into panels."""
     line_step, k_step, panel_bytes, pack = words(
         f, *(f"{side}_{w}" for w in ("line_step", "k_step", "panel_bytes", "pack"))
     )
-    (k,) = words(f, "k")
     f.do(
         f"call void {_pointer(f, pack)}(ptr {source}, i64 {line_step}, i64 {k_step}, i64 {lines}, i64 {k}, ptr {to}, "
         f"i64 {panel_bytes})"
@@ -225,9 +226,9 @@ def _pack(f: Function, side: str, source: str, lines: str, to: str) -> None:
 
 
 def _pack_pass(form: Format) -> Function:
-    """Items are groups of panels, a's then b's, batch after batch: packs groups lo to hi."""
+    """Items are groups of panels, or blocks of k of them, a's then b's, batch after batch: packs groups lo to hi."""
     f = Function("pack_pass", "ptr %block, i64 %lo, i64 %hi")
-    a_groups, b_groups = words(f, "a_groups", "b_groups")
+    a_groups, b_groups, k = words(f, "a_groups", "b_groups", "k")
     each = f.add(a_groups, b_groups)
     with f.loop("%lo", "%hi") as item:
         batch, at = f.div(item, each), f.rem(item, each)
@@ -235,16 +236,17 @@ def _pack_pass(form: Format) -> Function:
         for side, width, condition in (("a", form.rows, is_a), ("b", form.columns, f.let(f"xor i1 {is_a}, true"))):
             with f.when(condition):
                 group = at if side == "a" else f.sub(at, a_groups)
-                source, line_step, lines, per, packed, panel_bytes, batch_bytes, offsets = words(
-                    f, *(f"{side}_{w}" for w in OPERAND if w not in ("k_step", "groups", "pack"))
+                source, line_step, k_step, lines, per, k_per, k_groups, packed, panel, batch_bytes, offsets = words(
+                    f, *(f"{side}_{w}" for w in OPERAND if w not in ("groups", "pack"))
                 )
-                first = f.mul(group, per)  # panel
-                line = f.mul(first, width)
+                first = f.mul(f.div(group, k_groups), per)  # panel
+                line, k0 = f.mul(first, width), f.mul(f.rem(group, k_groups), k_per)
                 offset = f.load("i64", f.at(_pointer(f, offsets), f.mul(batch, 8)), 8)
-                here = f.at(f.at(_pointer(f, source), offset), f.mul(line, line_step))
+                here = f.at(f.at(_pointer(f, source), offset), f.add(f.mul(line, line_step), f.mul(k0, k_step)))
                 count = f.least(f.mul(per, width), f.sub(lines, line))
-                to = f.at(f.at(_pointer(f, packed), f.mul(batch, batch_bytes)), f.mul(first, panel_bytes))
-                _pack(f, side, here, count, to)
+                to = f.at(f.at(_pointer(f, packed), f.mul(batch, batch_bytes)), f.mul(first, panel))
+                to = f.at(to, f.mul(f.div(k0, form.per_step), width * SIZE[form.unit]))
+                _pack(f, side, here, count, f.least(k_per, f.sub(k, k0)), to)
     return f
 
 
@@ -291,10 +293,10 @@ def _multiply_pass(v: Vectors, form: Format, direct: bool) -> Function:
             there = f.at(f.at(start, f.mul(i, init_row)), f.mul(j, init_column))
             return f.let(f"select i1 {f.is_('ne', init, 0)}, ptr {there}, ptr null")
 
-        now, a_source, a_line_step, a_panel = words(f, "a_now", "a_source", "a_line_step", "a_panel_bytes")
+        now, a_source, a_line_step, a_panel, k = words(f, "a_now", "a_source", "a_line_step", "a_panel_bytes", "k")
         with f.when(f.is_("ne", now, 0)):
             lines = f.at(_pointer(f, a_source), f.mul(row0, a_line_step))
-            _pack(f, "a", lines, f.sub(row1, row0), f.at(a_here, f.mul(f.div(row0, form.rows), a_panel)))
+            _pack(f, "a", lines, f.sub(row1, row0), k, f.at(a_here, f.mul(f.div(row0, form.rows), a_panel)))
         block = _Block((a_here, b_here), (row0, row1), (column0, column1), steps, c_at, init_at)
         (_multiply_in_pieces if form.name == "tiles" else _multiply)(v, f, form, direct, block)
     if form.name == "tiles":

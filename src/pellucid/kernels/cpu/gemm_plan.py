@@ -370,16 +370,23 @@ class _Planner:
         size = x.dtype.itemsize
         count = lines[1] - lines[0]
         panels = -(-count // width)
-        per_group = 1
+        per_group, k_per_group = 1, max(1, words["k"])
         if line_stride == 1 and k_stride != 1:
-            per_group = max(1, min(_ROW_BYTES // (width * size), panels // 8))
+            if pack_ir.overlaps(self.form, width):
+                per_group = max(1, min(_ROW_BYTES // (width * size), panels // 8))
+            else:  # whole rows of memory: what follows there is read next
+                per_group, pieces = panels, _TASKS_A_THREAD * pool.threads()
+                k_per_group = max(1, -(-words["steps"] // pieces)) * self.form.per_step
+        k_groups = max(1, -(-words["k"] // k_per_group))
         found = {
             "source": (lines[0] * line_stride + k[0] * k_stride) * size,
             "line_step": line_stride * size,
             "k_step": k_stride * size,
             "lines": count,
             "per_group": per_group,
-            "groups": -(-panels // per_group),
+            "k_per_group": k_per_group,
+            "k_groups": k_groups,
+            "groups": -(-panels // per_group) * k_groups,
             "packed": self.packed.get(side, 0),
             "panel_bytes": panel_bytes(self.form, width, words["k"]),
             "batch_bytes": self._packed_bytes(side, count, words["k"]),
@@ -421,6 +428,8 @@ class _Planner:
             "line_step": stride * x.dtype.itemsize,
             "lines": n,
             "per_group": -(-n // form.columns),
+            "k_per_group": 1,
+            "k_groups": 1,
             "groups": 1,
             "packed": at,
         }
