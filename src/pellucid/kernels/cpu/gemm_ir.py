@@ -361,9 +361,8 @@ def _multiply_in_pieces(v: Vectors, f: Function, form: Format, direct: bool, blo
     step_bytes = form.rows * SIZE[form.unit], form.columns * SIZE[form.unit]
     sums_row = form.columns * SIZE[form.accumulator]
     sums = f.slot("i8", count=_WAITING * form.rows * sums_row)
-    some = f.add(
-        block.steps, f.let(f"zext i1 {f.is_('eq', block.steps, 0)} to i64")
-    )  # without steps, zero all the same
+    nothing = f.let(f"zext i1 {f.is_('eq', block.steps, 0)} to i64")
+    some = f.add(block.steps, nothing)  # a product over no steps is stored all the same
     pieces = f.div(f.add(some, _PIECE - 1), _PIECE)
     piece = f.div(f.add(some, f.sub(pieces, 1)), pieces)
     with (

@@ -39,7 +39,7 @@ _TASKS_A_THREAD = 4  # at least, on many
 _TILES_TASKS = 12  # the same in tile registers, where a larger square of tiles counts for more
 _TASK_FLOPS = 1 << 19  # a smaller task is not worth its launch
 _PACK_VALUES = 1 << 14  # the same for packing, in elements
-_ROW_BYTES = 1024  # of neighbouring lines packed together where they are contiguous in memory
+_ROW_BYTES = 1024  # of neighbouring lines packed together that are contiguous in memory, where k can't be cut
 
 _VECTOR_VALUES = 1 << 16  # the same for a matrix-vector product
 _NO_OFFSET = array("q", [0])
@@ -372,7 +372,7 @@ class _Planner:
         panels = -(-count // width)
         per_group, k_per_group = 1, max(1, words["k"])
         if line_stride == 1 and k_stride != 1:
-            if pack_ir.overlaps(self.form, width):
+            if pack_ir.overlaps(self.form, width):  # the next step writes over the end of the one before
                 per_group = max(1, min(_ROW_BYTES // (width * size), panels // 8))
             else:  # whole rows of memory: what follows there is read next
                 per_group, pieces = panels, _TASKS_A_THREAD * pool.threads()
