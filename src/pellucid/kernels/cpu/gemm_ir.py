@@ -318,7 +318,7 @@ class _Block:
 
 
 def _ask_for(v: Vectors, f: Function, form: Format, tile: str, m: str) -> None:
-    """Asks for the memory of a tile of m rows as it is accumulated, to be there and this core's when it is written."""
+    """Asks for the memory of a tile of m rows of sums, to be there when they are written."""
     c_row, result = words(f, "c_row", "result")
     with f.when(f.is_("eq", result, PLAIN)), f.loop(0, m) as line:
         for at in range(0, form.columns * SIZE[form.accumulator], 64):
