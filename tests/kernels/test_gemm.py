@@ -173,6 +173,24 @@ def test_blocks(path: isa.Isa, rng: np.random.Generator, monkeypatch: pytest.Mon
     check(numbers(rng, (40, 30, 70), BF16), numbers(rng, (40, 70, 30), BF16))
 
 
+def test_some_steps_at_a_time(packing: None, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of tile registers that wait in memory between pieces of the steps (`gemm_ir._PIECE`) are those of a product
+    for each piece, added up: with partial tiles, a start and a rounded result."""
+    paths = [path for path in isa.available() if path.tiles]
+    if not paths:
+        pytest.skip("no tile registers here")
+    monkeypatch.setattr(isa, "current", lambda: paths[0])
+    piece = gemm_ir._PIECE * Format("tiles", paths[0]).per_step
+    for m, k, n in ((70, 3 * piece, 300), (33, 4 * piece, 31), (16, 2 * piece, 290)):
+        a, b, start = numbers(rng, (m, k), BF16), numbers(rng, (k, n), BF16), numbers(rng, (m, n), dtypes.float32)
+        sums = start
+        for k0 in range(0, k, piece):
+            part = a.slice(1, k0, k0 + piece, 1), b.slice(0, k0, k0 + piece, 1)
+            sums = matmul(*part, sums, result_dtype=dtypes.float32)
+        assert np.array_equal(view(sums), view(matmul(a, b, start, result_dtype=dtypes.float32)))
+        assert np.array_equal(view(cpu.upload(view(sums), BF16)), view(matmul(a, b, start)))
+
+
 def test_empty(path: isa.Isa, rng: np.random.Generator) -> None:
     for dtype in dtypes.FLOATS:
         bias = numbers(rng, (5,), dtype)
@@ -250,6 +268,8 @@ def test_threads_do_not_change_a_bit(
         (numbers(rng, (m, k), dtypes.float32), numbers(rng, (n, k), dtypes.float32).transpose()) for m, k, n in shapes
     ]
     pairs.append((numbers(rng, (12, 64, 40), dtypes.float32), numbers(rng, (12, 40, 64), dtypes.float32)))
+    for m, k, n in ((500, 1301, 200), (90, 700, 600)):  # as gradients of weights
+        pairs.append((numbers(rng, (k, m), dtypes.float32).transpose(), numbers(rng, (k, n), dtypes.float32)))
     results = []
     for count in (1, 2, 3):
         thread_counts(count)
@@ -318,6 +338,7 @@ def test_nothing_outside_is_touched(
         (77, 35, 1),
         (5, 3, 65),
         (48, 96, 41),
+        (41, 530, 75),
     ):
         for at, bt in itertools.product((False, True), (False, True)):
             a = place((k, m)).transpose() if at else place((m, k))
