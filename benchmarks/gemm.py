@@ -24,6 +24,7 @@ from .train import TrainOptions
 
 AGREEMENT = {"float32": 1e-5, "bfloat16": 1e-2}  # of the largest result
 SECONDS = 2e-3  # of work in a turn, about
+WARM = 2e-2  # seconds of it before: PyTorch's threads, having slept, take ten milliseconds to reach their rate
 
 #: (name, M, K, N, a transposed, b transposed)
 Case = tuple[str, int, int, int, bool, bool]
@@ -81,7 +82,8 @@ def run(options: TrainOptions) -> list[Row]:
                 if np.abs(_host(call()) - want).max() > AGREEMENT[precision] * np.abs(want).max():
                     raise Refused(f"gemm: {name} of {by} in {precision} is wrong; it is not timed")
             inner = max(1, int(SECONDS / (2.0 * m * k * n / 4e11)))
-            seconds = interleaved(runs, rounds=5 if options.quick else 15, inner=inner, pause=options.pause / 2)
+            rounds = 5 if options.quick else 15
+            seconds = interleaved(runs, rounds=rounds, inner=inner, pause=options.pause / 2, warm=WARM)
             timed += [(case, precision, by, values) for by, values in seconds.items()]
     best: dict[str, float] = {}
     found: list[Row] = []

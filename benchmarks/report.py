@@ -50,11 +50,12 @@ def row(
 
 
 def interleaved(
-    sides: Mapping[str, Callable[[], Any]], *, rounds: int, inner: int = 1, pause: float = 0.0
+    sides: Mapping[str, Callable[[], Any]], *, rounds: int, inner: int = 1, pause: float = 0.0, warm: float = 0.0
 ) -> dict[str, list[float]]:
-    """Seconds of one call of each side, measured in turns; each turn is one call to warm up, then `inner` timed ones.
+    """Seconds of one call of each side, measured in turns; each turn is calls to warm up, then `inner` timed ones.
 
     pause: seconds before each turn, so that threads of the other side that still look for work have gone to sleep.
+    warm: seconds of calls to warm up, one at least: threads that slept take milliseconds to be at full speed.
     """
     times: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(rounds):
@@ -62,7 +63,10 @@ def interleaved(
             run = sides[name]
             if pause:
                 time.sleep(pause)
+            start = time.perf_counter()
             run()
+            while time.perf_counter() - start < warm:
+                run()
             start = time.perf_counter()
             for _ in range(inner):
                 run()
