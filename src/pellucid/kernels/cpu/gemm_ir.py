@@ -9,8 +9,6 @@ has a kernel of its own, so that small products compute little that is thrown aw
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from . import ir, tiles_ir
 from .ir import Function, Variable
@@ -258,14 +256,9 @@ def _multiply_pass(v: Vectors, form: Format, direct: bool) -> Function:
     panel, and its batches lie at `offsets`.
     """
     f = Function("multiply_pass", "ptr %block, i64 %lo, i64 %hi")
-    down, across, by_rows, per_a, per_b, rows, columns, steps = words(
-        f, "rows_of_tasks", "columns_of_tasks", "by_rows", "a_per_task", "b_per_task", "a_lines", "b_lines", "steps"
+    down, across, by_rows, per_a, per_b, rows, columns = words(
+        f, "rows_of_tasks", "columns_of_tasks", "by_rows", "a_per_task", "b_per_task", "a_lines", "b_lines"
     )
-    a, a_batch, b, b_batch = words(f, "a_packed", "a_batch_bytes", "b_packed", "b_batch_bytes")
-    c, c_row, c_column, c_batch, init, init_row, init_column, init_batch = words(
-        f, "c", "c_row", "c_column", "c_batch", "init", "init_row", "init_column", "init_batch"
-    )
-    a_offsets, b_offsets = words(f, "a_offsets", "b_offsets")
     if form.name == "tiles":
         tiles_ir.begin(f)
     each, along_rows = f.mul(down, across), f.is_("ne", by_rows, 0)
@@ -278,43 +271,73 @@ def _multiply_pass(v: Vectors, form: Format, direct: bool) -> Function:
         column0 = f.mul(f.mul(column, per_b), form.columns)
         row1 = f.least(rows, f.add(row0, f.mul(per_a, form.rows)))
         column1 = f.least(columns, f.add(column0, f.mul(per_b, form.columns)))
-        a_here = f.at(_pointer(f, a), f.mul(batch, a_batch))
-        b_here = f.at(_pointer(f, b), f.mul(batch, b_batch))
-        if direct:
-            a_here = f.at(a_here, f.load("i64", f.at(_pointer(f, a_offsets), f.mul(batch, 8)), 8))
-            b_here = f.at(b_here, f.load("i64", f.at(_pointer(f, b_offsets), f.mul(batch, 8)), 8))
-        c_here = f.at(_pointer(f, c), f.mul(batch, c_batch))
-        init_here = f.at(_pointer(f, init), f.mul(batch, init_batch))
-
-        def c_at(i: str, j: str, to: str = c_here) -> str:
-            return f.at(f.at(to, f.mul(i, c_row)), f.mul(j, c_column))
-
-        def init_at(i: str, j: str, start: str = init_here) -> str:
-            there = f.at(f.at(start, f.mul(i, init_row)), f.mul(j, init_column))
-            return f.let(f"select i1 {f.is_('ne', init, 0)}, ptr {there}, ptr null")
-
-        now, a_source, a_line_step, a_panel, k = words(f, "a_now", "a_source", "a_line_step", "a_panel_bytes", "k")
+        now, a_source, line_step, panel, k = words(f, "a_now", "a_source", "a_line_step", "a_panel_bytes", "k")
         with f.when(f.is_("ne", now, 0)):
-            lines = f.at(_pointer(f, a_source), f.mul(row0, a_line_step))
-            _pack(f, "a", lines, f.sub(row1, row0), k, f.at(a_here, f.mul(f.div(row0, form.rows), a_panel)))
-        block = _Block((a_here, b_here), (row0, row1), (column0, column1), steps, c_at, init_at)
-        (_multiply_in_pieces if form.name == "tiles" else _multiply)(v, f, form, direct, block)
+            lines = f.at(_pointer(f, a_source), f.mul(row0, line_step))
+            (packed,) = pointers(f, "a_packed")
+            _pack(f, "a", lines, f.sub(row1, row0), k, f.at(packed, f.mul(f.div(row0, form.rows), panel)))
+        _multiply(v, f, form, direct, batch, (row0, row1), (column0, column1))
     if form.name == "tiles":
         tiles_ir.end(f)
     return f
 
 
-@dataclass(frozen=True)
-class _Block:
-    """What an item multiplies: panels of both operands from their first ones on, rows and columns of the result from
-    and to, and where an element of the result and of what its sum starts from (null: nothing) lies."""
-
-    panels: tuple[str, str]
-    rows: tuple[str, str]
-    columns: tuple[str, str]
-    steps: str
-    c_at: Callable[[str, str], str]
-    init_at: Callable[[str, str], str]
+def _multiply(
+    v: Vectors, f: Function, form: Format, direct: bool, batch: str, rows: tuple[str, str], columns: tuple[str, str]
+) -> None:
+    """Tile after tile, row by row, each over all steps; in tile registers over some steps of a few tiles at once: a
+    panel of a, used by tile after tile, and the next one of b are in the first cache level then. Sums wait in memory
+    meanwhile."""
+    steps, a_lines, b_lines, a_panel, b_panel, a_row, a_step, b_step = words(
+        f, "steps", "a_lines", "b_lines", "a_panel_bytes", "b_panel_bytes", "a_row", "a_step", "b_step"
+    )
+    c_row, c_column, init, init_row, init_column, result = words(
+        f, "c_row", "c_column", "init", "init_row", "init_column", "result"
+    )
+    a, b, c, start = (
+        f.at(_pointer(f, place), f.mul(batch, each))
+        for place, each in (
+            words(f, "a_packed", "a_batch_bytes"),
+            words(f, "b_packed", "b_batch_bytes"),
+            words(f, "c", "c_batch"),
+            words(f, "init", "init_batch"),
+        )
+    )
+    a_bytes, b_bytes, unpacked = form.rows * SIZE[form.unit], form.columns * SIZE[form.unit], ""
+    if direct:
+        offsets = (f.load("i64", f.at(of, f.mul(batch, 8)), 8) for of in pointers(f, "a_offsets", "b_offsets"))
+        a, b = (f.at(x, offset) for x, offset in zip((a, b), offsets, strict=True))
+        a_bytes, b_bytes, unpacked = a_step, b_step, f", i64 {a_row}, i64 {a_step}, i64 {b_step}"
+    sums_row = form.columns * SIZE[form.accumulator]
+    piece = some = f.add(steps, f.let(f"zext i1 {f.is_('eq', steps, 0)} to i64"))  # over no steps, sums are stored too
+    at_once, sums = f.sub(columns[1], columns[0]), "null"
+    if form.name == "tiles":
+        pieces = f.div(f.add(some, _PIECE - 1), _PIECE)
+        piece = f.div(f.add(some, f.sub(pieces, 1)), pieces)
+        at_once, sums = str(_WAITING * form.columns), f.slot("i8", count=_WAITING * form.rows * sums_row)
+    with f.loop(*columns, at_once) as j0, f.loop(*rows, form.rows) as i, f.loop(0, some, piece) as step:
+        count = f.least(f.sub(steps, step), piece)
+        begins, ends = f.is_("eq", step, 0), f.is_("sge", f.add(step, piece), steps)
+        a_now = f.at(a, f.add(f.mul(f.div(i, form.rows), a_panel), f.mul(step, a_bytes)))
+        m = f.least(f.sub(a_lines, i), form.rows)
+        from_row = f.let(f"select i1 {begins}, i64 {init_row}, i64 {sums_row}")
+        to_row = f.let(f"select i1 {ends}, i64 {c_row}, i64 {sums_row}")
+        how = f.let(f"select i1 {ends}, i64 {result}, i64 {PLAIN}")
+        with f.loop(j0, f.least(columns[1], f.add(j0, at_once)), form.columns) as j:
+            b_now = f.at(b, f.add(f.mul(f.div(j, form.columns), b_panel), f.mul(step, b_bytes)))
+            n = f.least(f.sub(b_lines, j), form.columns)
+            waiting = f.at(sums, f.mul(f.div(f.sub(j, j0), form.columns), form.rows * sums_row))
+            to = f.at(c, f.add(f.mul(i, c_row), f.mul(j, c_column)))
+            with f.when(begins):
+                _ask_for(v, f, form, to, m)
+            given = f.at(start, f.add(f.mul(i, init_row), f.mul(j, init_column)))
+            given = f.let(f"select i1 {f.is_('ne', init, 0)}, ptr {given}, ptr null")
+            given = f.let(f"select i1 {begins}, ptr {given}, ptr {waiting}")
+            to = f.let(f"select i1 {ends}, ptr {to}, ptr {waiting}")
+            f.do(
+                f"call void @tile(i64 {count}, ptr {a_now}, ptr {b_now}, ptr {to}, i64 {to_row}, ptr {given}, "
+                f"i64 {from_row}, i64 {m}, i64 {n}, i64 {how}{unpacked})"
+            )
 
 
 def _ask_for(v: Vectors, f: Function, form: Format, tile: str, m: str) -> None:
@@ -323,78 +346,6 @@ def _ask_for(v: Vectors, f: Function, form: Format, tile: str, m: str) -> None:
     with f.when(f.is_("eq", result, PLAIN)), f.loop(0, m) as line:
         for at in range(0, form.columns * SIZE[form.accumulator], 64):
             v.prefetch(f, f.at(f.at(tile, f.mul(line, c_row)), at), for_writing=True)
-
-
-def _call_tile(f: Function, direct: bool, arguments: str) -> None:
-    """Calls `tile` with its arguments; a direct one finds the steps of unpacked operands in the block."""
-    more = "".join(f", i64 {step}" for step in words(f, "a_row", "a_step", "b_step")) if direct else ""
-    f.do(f"call void @tile({arguments}{more})")
-
-
-def _multiply(v: Vectors, f: Function, form: Format, direct: bool, block: _Block) -> None:
-    """Tile after tile, row by row, each over all steps."""
-    a_panel, b_panel, rows, columns, c_row, init_row, result = words(
-        f, "a_panel_bytes", "b_panel_bytes", "a_lines", "b_lines", "c_row", "init_row", "result"
-    )
-    with f.loop(*block.rows, form.rows) as i:
-        a = f.at(block.panels[0], f.mul(f.div(i, form.rows), a_panel))
-        m = f.least(f.sub(rows, i), form.rows)
-        with f.loop(*block.columns, form.columns) as j:
-            b = f.at(block.panels[1], f.mul(f.div(j, form.columns), b_panel))
-            n = f.least(f.sub(columns, j), form.columns)
-            c = block.c_at(i, j)
-            _ask_for(v, f, form, c, m)
-            _call_tile(
-                f,
-                direct,
-                f"i64 {block.steps}, ptr {a}, ptr {b}, ptr {c}, i64 {c_row}, ptr {block.init_at(i, j)}, "
-                f"i64 {init_row}, i64 {m}, i64 {n}, i64 {result}",
-            )
-
-
-def _multiply_in_pieces(v: Vectors, f: Function, form: Format, direct: bool, block: _Block) -> None:
-    """Tile after tile in tile registers, row by row, some steps of a few tiles at once: a panel of a, used by tile
-    after tile, and the next one of b are in the first cache level then. Sums wait in memory meanwhile."""
-    a_panel, b_panel, a_step, rows, columns, c_row, init_row, result = words(
-        f, "a_panel_bytes", "b_panel_bytes", "a_step", "a_lines", "b_lines", "c_row", "init_row", "result"
-    )
-    step_bytes = form.rows * SIZE[form.unit], form.columns * SIZE[form.unit]
-    sums_row = form.columns * SIZE[form.accumulator]
-    sums = f.slot("i8", count=_WAITING * form.rows * sums_row)
-    nothing = f.let(f"zext i1 {f.is_('eq', block.steps, 0)} to i64")
-    some = f.add(block.steps, nothing)  # a product over no steps is stored all the same
-    pieces = f.div(f.add(some, _PIECE - 1), _PIECE)
-    piece = f.div(f.add(some, f.sub(pieces, 1)), pieces)
-    with (
-        f.loop(*block.columns, _WAITING * form.columns) as j0,
-        f.loop(*block.rows, form.rows) as i,
-        f.loop(0, some, piece) as step,
-    ):
-        count = f.least(f.sub(block.steps, step), piece)
-        begins, ends = f.is_("eq", step, 0), f.is_("sge", f.add(step, piece), block.steps)
-        a = f.at(block.panels[0], f.mul(f.div(i, form.rows), a_panel))
-        a = f.at(a, f.mul(step, a_step if direct else step_bytes[0]))
-        m = f.least(f.sub(rows, i), form.rows)
-        to_row, how = (
-            f.let(f"select i1 {ends}, i64 {last}, i64 {before}")
-            for last, before in ((c_row, sums_row), (result, PLAIN))
-        )
-        from_row = f.let(f"select i1 {begins}, i64 {init_row}, i64 {sums_row}")
-        with f.loop(j0, f.least(block.columns[1], f.add(j0, _WAITING * form.columns)), form.columns) as j:
-            b = f.at(block.panels[1], f.mul(f.div(j, form.columns), b_panel))
-            n = f.least(f.sub(columns, j), form.columns)
-            waiting = f.at(sums, f.mul(f.div(f.sub(j, j0), form.columns), form.rows * sums_row))
-            c = block.c_at(i, j)
-            with f.when(begins):
-                _ask_for(v, f, form, c, m)
-            c = f.let(f"select i1 {ends}, ptr {c}, ptr {waiting}")
-            init = f.let(f"select i1 {begins}, ptr {block.init_at(i, j)}, ptr {waiting}")
-            _call_tile(
-                f,
-                direct,
-                f"i64 {count}, ptr {a}, ptr {f.at(b, f.mul(step, step_bytes[1]))}, ptr {c}, i64 {to_row}, "
-                f"ptr {init}, i64 {from_row}, i64 {m}, i64 {n}, i64 {how}",
-            )
 
 
 #: Arguments of `program`: the addresses of what its steps compute on, where the steps are, the pool's own `run`.
