@@ -323,13 +323,16 @@ def _multiply(
         from_row = f.let(f"select i1 {begins}, i64 {init_row}, i64 {sums_row}")
         to_row = f.let(f"select i1 {ends}, i64 {c_row}, i64 {sums_row}")
         how = f.let(f"select i1 {ends}, i64 {result}, i64 {PLAIN}")
+        # sums that are stored as they are: a tile's memory is asked for, to be there when they are written
+        asks = f.let(f"and i1 {begins}, {f.is_('eq', result, PLAIN)}")
         with f.loop(j0, f.least(columns[1], f.add(j0, at_once)), form.columns) as j:
             b_now = f.at(b, f.add(f.mul(f.div(j, form.columns), b_panel), f.mul(step, b_bytes)))
             n = f.least(f.sub(b_lines, j), form.columns)
             waiting = f.at(sums, f.mul(f.div(f.sub(j, j0), form.columns), form.rows * sums_row))
             to = f.at(c, f.add(f.mul(i, c_row), f.mul(j, c_column)))
-            with f.when(begins):
-                _ask_for(v, f, form, to, m)
+            with f.when(asks), f.loop(0, m) as line:
+                for here in range(0, sums_row, 64):
+                    v.prefetch(f, f.at(f.at(to, f.mul(line, c_row)), here), for_writing=True)
             given = f.at(start, f.add(f.mul(i, init_row), f.mul(j, init_column)))
             given = f.let(f"select i1 {f.is_('ne', init, 0)}, ptr {given}, ptr null")
             given = f.let(f"select i1 {begins}, ptr {given}, ptr {waiting}")
@@ -338,14 +341,6 @@ def _multiply(
                 f"call void @tile(i64 {count}, ptr {a_now}, ptr {b_now}, ptr {to}, i64 {to_row}, ptr {given}, "
                 f"i64 {from_row}, i64 {m}, i64 {n}, i64 {how}{unpacked})"
             )
-
-
-def _ask_for(v: Vectors, f: Function, form: Format, tile: str, m: str) -> None:
-    """Asks for the memory of a tile of m rows of sums, to be there when they are written."""
-    c_row, result = words(f, "c_row", "result")
-    with f.when(f.is_("eq", result, PLAIN)), f.loop(0, m) as line:
-        for at in range(0, form.columns * SIZE[form.accumulator], 64):
-            v.prefetch(f, f.at(f.at(tile, f.mul(line, c_row)), at), for_writing=True)
 
 
 #: Arguments of `program`: the addresses of what its steps compute on, where the steps are, the pool's own `run`.
