@@ -18,7 +18,7 @@ from math import prod
 
 from ...base import dtypes
 from ...base.dtypes import DType
-from ...device import Array, pool
+from ...device import Array, Buffer, cpu, pool
 from . import gemm_ir, gemv_ir, ir, pack_ir, tiles_ir
 from .gemm_ir import BASES, MOST_BASES, WORD, WORDS
 from .isa import current
@@ -125,22 +125,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything about a product but its addresses: the steps of its program, after their number (`gemm_ir.STEP`)."""
+    """Everything about a product but its addresses."""
 
     shape: tuple[int, ...]
     dtype: DType
-    steps: array[int]
-    address: int  # of the steps
+    steps: Array  # of its program, after their number (`gemm_ir.STEP`)
     parallel: bool  # whether a step has more than one chunk
     scratch_bytes: int
-    offsets: tuple[array[int], ...]  # of the batches; the steps hold their addresses
 
 
 def make(a: Array, b: Array, bias: Array | None, form: Format, dtype: DType, shape: tuple[int, ...]) -> Plan:
     """The plan of a product of operands with one batch shape."""
     if not prod(shape):
-        nothing = array("q", [0])
-        return Plan(shape, dtype, nothing, nothing.buffer_info()[0], False, 0, ())
+        return Plan(shape, dtype, _steps(array("q", [0])), False, 0)
     planner = _Planner(*_merged(a, b), bias, form, dtype)
     steps = list(planner.steps())
     memory = array("q", [len(steps)])
@@ -149,8 +146,13 @@ def make(a: Array, b: Array, bias: Array | None, form: Format, dtype: DType, sha
         memory.extend((step.address, step.items, step.grain, len(step.bases)))
         memory.extend((*bases, *[0] * (2 * MOST_BASES - len(bases)), *step.words))
     parallel = any(step.items > step.grain for step in steps)
-    address, offsets = memory.buffer_info()[0], (*planner.offsets, planner.zeros)
-    return Plan(shape, dtype, memory, address, parallel, planner.scratch, offsets)
+    return Plan(shape, dtype, _steps(memory, *planner.offsets, planner.zeros), parallel, planner.scratch)
+
+
+def _steps(memory: array[int], *more: array[int]) -> Array:
+    """Words as an argument of a launch. more: what addresses in them point to, which lives as long."""
+    address, count = memory.buffer_info()
+    return Array(Buffer(cpu, address, 8 * count, (memory, *more)), (count,), dtypes.int64)
 
 
 @cache

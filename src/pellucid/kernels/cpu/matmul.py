@@ -137,7 +137,7 @@ def _run(plan: Plan, a: Array, b: Array, bias: Array | None, y: Array) -> None:
     scratch = a.buffer.device.allocate(plan.scratch_bytes)
     if plan.parallel:
         pool.ready()
-    _program.launch(1, 1, a, b, a if bias is None else bias, y, scratch.address, plan.address, _pool_run)
+    _program.launch(1, 1, a, b, a if bias is None else bias, y, scratch.address, plan.steps, _pool_run)
 
 
 def _checked_plan(
