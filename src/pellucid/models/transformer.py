@@ -61,6 +61,20 @@ class Places(NamedTuple):
 IN_ORDER = Places()
 
 
+class Placed(NamedTuple):
+    """A batch on the device. inputs, targets: (batch, time) ids; weights: (batch * time,) of the targets, None for the
+    mean; starts, positions: see `Places`; counted: (batch * time,), tokens that go to experts; share: sum of weights,
+    which the penalty of routers is multiplied with."""
+
+    inputs: Tensor
+    targets: Tensor
+    weights: Tensor | None
+    starts: Tensor | None
+    positions: Tensor | None
+    counted: Tensor | None
+    share: float
+
+
 class Block(Module):
     """One layer: x + attention(norm(x)), then x + feedforward(norm(x)); `number` says whether that is a mixture of
     experts."""
@@ -250,33 +264,41 @@ class TransformerLM(Module):
         Raises ConfigError where the weights are held for inference, nothing beside them is trained, and gradients are
         recorded.
         """
-        c, head = self.config, self.head_weight
-        if isinstance(head, HeldMatrix):
-            if state.recording and next(self.named_trained(), None) is None:
-                refuse("loss", head.dtype)
-            head = head.restored()
+        if isinstance(self.head_weight, HeldMatrix) and state.recording and next(self.named_trained(), None) is None:
+            refuse("loss", self.head_weight.dtype)
+        return self.loss_of(self.placed(ids, targets, weights, starts=starts, positions=positions))
+
+    def placed(
+        self, ids: Ids, targets: Ids, weights: Any = None, *, starts: Any = None, positions: Any = None
+    ) -> Placed:
+        """The arguments of `loss`, checked and on the device."""
         inputs, expected = self._ids(ids, 0), self._ids(targets, 0, "targets")
         if inputs.shape != expected.shape:
             raise ShapeError("loss", "targets do not fit the ids", got=expected.shape, expected=inputs.shape)
-        n = expected.size
         host = None if weights is None else np.asarray(weights, np.float32).reshape(inputs.shape)
-        per_token = None if host is None else tensor(host.reshape(n), device=self.device)
-        routing = None
-        if c.experts is not None:
-            routing = Routing(counted_tokens(host, None if starts is None else np.asarray(starts), device=self.device))
-        x = self.model(inputs, None, routing, self._places(starts, positions, inputs.shape))
+        per_token = None if host is None else tensor(host.reshape(-1), device=self.device)
+        counted, share = None, 1.0
+        if self.config.experts is not None and host is not None:
+            counted = counted_tokens(host, None if starts is None else np.asarray(starts), device=self.device)
+            share = float(host.sum(dtype=np.float64))
+        return Placed(inputs, expected, per_token, *self._places(starts, positions, inputs.shape), counted, share)
+
+    def loss_of(self, batch: Placed) -> Tensor:
+        """`loss` of what is on the device: nothing in here looks at a number."""
+        c, head, n = self.config, self.head_weight, batch.targets.size
+        routing = None if c.experts is None else Routing(batch.counted)
+        x = self.model(batch.inputs, None, routing, Places(batch.starts, batch.positions))
         loss = lm_head_loss(
             x.reshape(n, c.d_model),
-            head,
-            expected.reshape(n),
-            weights=per_token,
+            head.restored() if isinstance(head, HeldMatrix) else head,
+            batch.targets.reshape(n),
+            weights=batch.weights,
             operand_dtype=operand_dtype(c),
         )
         if routing is None or not self.training:
             return loss
-        share = 1.0 if host is None else float(host.sum(dtype=np.float64))
-        self._routed = [s.array for s in routing.statistics], share
-        added = penalty(routing.statistics, c, share)
+        self._routed = [s.array for s in routing.statistics], batch.share
+        added = penalty(routing.statistics, c, batch.share)
         return loss if added is None else loss + added
 
     def routing_report(self) -> RoutingReport | None:
@@ -418,7 +440,7 @@ class TransformerLM(Module):
 
     def _ids(self, ids: Ids, start: int, what: str = "ids") -> Tensor:
         """Ids on the device: (batch, time)."""
-        return tensor(self._checked(ids, start, what).astype(np.int64), device=self.device)
+        return tensor(self._checked(ids, start, what).astype(np.int64, copy=False), device=self.device)
 
     def _checked(self, ids: Ids, start: int, what: str) -> np.ndarray[Any, Any]:
         """Ids on the host: (batch, time), that are in the vocabulary and fit the context behind `start` others."""
