@@ -32,6 +32,7 @@ declare ptr @PyCapsule_New(ptr, ptr, ptr)
 declare ptr @PyCapsule_GetPointer(ptr, ptr)
 declare ptr @PyType_GenericAlloc(ptr, i64)
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
+declare i64 @PyThread_get_thread_ident()
 declare void @PyErr_Clear()
 declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
@@ -175,10 +176,25 @@ out:
   ret void
 }
 
-; allocate(nbytes); self: the address of (words, device, what to call for a request that can't be served)
+; allocate(nbytes); self: the address of (words, device, what to call for a request that can't be served, other words,
+; the thread that takes its blocks from those, 0 for none)
 define ptr @allocate(ptr %self, ptr %args, i64 %count) {
+entry:
   %site = call ptr @PyLong_AsVoidPtr(ptr %self)
-  %words = load ptr, ptr %site
+  %usual = load ptr, ptr %site
+  %thread.at = getelementptr i64, ptr %site, i64 4
+  %thread = load i64, ptr %thread.at
+  %undiverted = icmp eq i64 %thread, 0
+  br i1 %undiverted, label %start, label %ask
+ask:
+  %me = call i64 @PyThread_get_thread_ident()
+  %mine = icmp eq i64 %me, %thread
+  %others.at = getelementptr ptr, ptr %site, i64 3
+  %others = load ptr, ptr %others.at
+  %chosen = select i1 %mine, ptr %others, ptr %usual
+  br label %start
+start:
+  %words = phi ptr [ %usual, %entry ], [ %chosen, %ask ]
   %device.at = getelementptr ptr, ptr %site, i64 1
   %device = load ptr, ptr %device.at
   %one = icmp eq i64 %count, 1
@@ -302,7 +318,7 @@ def _compile() -> tuple[int, ...]:
 
 
 _allocate, _trim, _size_class = _compile()
-_sites: list[object] = []  # what the built-ins point to
+_sites: dict[Device, tuple[array[int], array[int], object]] = {}  # what the built-ins point to
 
 trim: Callable[[int], None] = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_trim)
 """Gives every free block of the device with these words, by their address, back to the system."""
@@ -321,11 +337,24 @@ make_views_by(new_array)
 
 def allocator(device: Device, words: array[int], refuse: Callable[[int], Buffer]) -> Callable[[int], Buffer]:
     """`allocate(nbytes)` of a device with these words; `refuse` is called for a request that can't be served."""
-    site = array("q", [words.buffer_info()[0], id(device), id(refuse)])
-    _sites.append((site, words, device, refuse))
+    site = array("q", [words.buffer_info()[0], id(device), id(refuse), 0, 0])
+    _sites[device] = site, words, refuse
     # A Buffer may die after this list does, when the interpreter shuts down, and its block still counts itself out.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
     return builtin("allocate", _allocate, site.buffer_info()[0])
+
+
+def divert(device: Device, words: array[int] | None, thread: int = 0) -> None:
+    """Has one thread take its blocks of the device from other words, which must outlive them; None: as usual again."""
+    site = _sites[device][0]
+    site[3], site[4] = (0, 0) if words is None else (words.buffer_info()[0], thread)
+
+
+def owner(buffer: Buffer) -> int:
+    """The address of the words whose block holds a Buffer; 0 for memory that is not of a block."""
+    if type(buffer.memory).__name__ != "PyCapsule":
+        return 0
+    return ctypes.c_int64.from_address(buffer.address - 64 + 8).value
 
 
 def emptier(device: Device) -> Callable[[tuple[int, ...], DType], Array]:

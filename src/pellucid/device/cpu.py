@@ -8,7 +8,8 @@ are compiled, and "reference", whose kernels are the NumPy definitions.
 from __future__ import annotations
 
 from array import array as int64_words
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,12 +19,28 @@ from ..base.settings import settings
 from .array import Array
 from .device import Buffer, Device, load, register
 
+if TYPE_CHECKING:
+    from .region import Region
+
 _KEEP = 4 << 30  # bytes of free blocks a device holds on to
-_BLOCKS = f"{__package__}.blocks"
+_BLOCKS, _REGION = f"{__package__}.blocks", f"{__package__}.region"
 
 # What a device's words hold: four numbers of bytes, 0 or 1, a count; then free lists by size class.
 IN_USE, CACHED, PEAK, KEEP, POISON, FROM_SYSTEM = range(6)
 LISTS, WORDS = 8, 264
+
+
+class Watcher(Protocol):
+    """Who has to know that Python looks into an array's memory: whatever else happens there is done by kernels."""
+
+    def looks(self) -> None:
+        """Python is about to look, and may go on as it likes."""
+
+    def check(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Calls a function that looks and does nothing else but raise an error."""
+
+
+watchers: list[Watcher] = []
 
 
 class HostDevice(Device):
@@ -47,6 +64,10 @@ class HostDevice(Device):
             got=f"a request of {nbytes:,} bytes with {self.bytes_in_use:,} in use",
             hint="use a smaller batch, a shorter sequence, a smaller model, or activation checkpointing",
         )
+
+    def region(self) -> Region:
+        """Memory apart, for one thread: see `Region`."""
+        return load(_REGION).Region(self, self._words)
 
     def trim(self) -> None:
         """Gives every cached free block back to the system."""
@@ -124,8 +145,18 @@ class _Exposed:
 
 def view(array: Array) -> np.ndarray[Any, Any]:
     """The memory of a host array as NumPy sees it, without a copy. For kernels, uploads and downloads only."""
+    for watcher in watchers:
+        watcher.looks()
     shown = np.asarray(_Exposed(array))
     return shown if shown.dtype == array.dtype.numpy else shown.view(array.dtype.numpy)
+
+
+def check(function: Callable[..., None], *arguments: Any) -> None:
+    """Calls a function that looks into memory and does nothing else but raise an error."""
+    if watchers:  # one at most
+        watchers[0].check(function, *arguments)
+    else:
+        function(*arguments)
 
 
 cpu = register(HostDevice("cpu", "pellucid.kernels.cpu"))

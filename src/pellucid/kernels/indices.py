@@ -9,11 +9,15 @@ import numpy as np
 
 from ..base.errors import ShapeError
 from ..device import Array
-from ..device.cpu import view
+from ..device.cpu import check, view
 
 
 def check_indices(where: str, indices: Array, size: int, weights: Array | None = None) -> None:
     """Raises ShapeError unless 0 <= index < size for every index, or for every one whose weight is not 0."""
+    check(_check_indices, where, indices, size, weights)
+
+
+def _check_indices(where: str, indices: Array, size: int, weights: Array | None) -> None:
     found = view(indices)
     if found.size == 0 or (found.min() >= 0 and found.max() < size):
         return
@@ -30,6 +34,10 @@ def check_starts(where: str, starts: Array, before: int) -> None:
     """Raises ShapeError unless every query starts with a key up to its own, and none before an earlier query's.
 
     starts: (B, T); query t stands at key `before` + t."""
+    check(_check_starts, where, starts, before)
+
+
+def _check_starts(where: str, starts: Array, before: int) -> None:
     found = view(starts)
     own = np.arange(before, before + found.shape[1])
     wrong = (found < 0) | (found > own)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 
 from ...device import Array
-from ..indices import check_indices
 from .elementwise import GRAIN
 from .formats import element, load, put, store
+from .indices import check_indices
 from .launch import kernel
 from .memory import cast, contiguous
 from .rows import accumulator, add_row, row_grain

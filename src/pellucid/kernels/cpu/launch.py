@@ -40,6 +40,8 @@ _HALVES: dict[dtypes.DType, types.Type] = {dtypes.float16: formats.float16, dtyp
 _ELEMENTS: dict[dtypes.DType, types.Type] = {d: _HALVES.get(d) or numba.from_dtype(d.numpy) for d in dtypes.ALL}
 _SCALARS: dict[type, types.Type] = {bool: types.boolean, int: types.int64, float: types.float64}
 _FASTMATH = frozenset({"contract", "nsz"})
+_all: list[Launch] = []
+_recorder: Callable[[Launch], Callable[..., None]] | None = None
 
 
 def _tag(argument: Any) -> int:
@@ -85,7 +87,11 @@ class Launch:
         self._rows: dict[tuple[int, ...], list[int]] = {}
         self._callbacks = (self._prepare, self._failed)  # the tables hold their addresses
         self._tables: list[int64_words[int]] = []  # a launch may still run with one that was replaced
-        self.launch: Callable[..., None] = self._prepare
+        self.native: Callable[..., None] = self._prepare
+        self.launch = self.native  # or what `record_by` put in its place
+        _all.append(self)
+        if _recorder is not None:
+            self.launch = _recorder(self)
 
     def entry(self, arguments: tuple[Any, ...]) -> tuple[int, int]:
         """Addresses, for arguments of these types: a function of a block (see `launch_ir`), and what it finds in it."""
@@ -140,8 +146,10 @@ class Launch:
                 assert len(words) == HEAD
                 table = int64_words("q", [*words, *(word for row in self._rows.values() for word in row)])
                 self._tables.append(table)
-                self.launch = builtin(self.__name__, native_launch(), table.buffer_info()[0])
-        self.launch(n_items, grain, *arguments)
+                before, self.native = self.native, builtin(self.__name__, native_launch(), table.buffer_info()[0])
+                if self.launch == before:
+                    self.launch = self.native
+        self.native(n_items, grain, *arguments)
 
     def _row(self, arguments: tuple[Any, ...], tags: tuple[int, ...]) -> list[int]:
         """One combination of element types in the table: see `launch_ir`."""
@@ -156,6 +164,15 @@ class Launch:
 
     def _failed(self) -> None:
         raise self._error("raised an exception in compiled code", None, hint="kernels must not raise")
+
+
+def record_by(recorder: Callable[[Launch], Callable[..., None]] | None) -> None:
+    """Has every launch of every thread go through what `recorder` makes of it, which calls its `native`; None: straight
+    to native code again."""
+    global _recorder
+    _recorder = recorder
+    for one in list(_all):
+        one.launch = one.native if recorder is None else recorder(one)
 
 
 class Program(Launch):

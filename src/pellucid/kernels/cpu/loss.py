@@ -12,10 +12,10 @@ import math
 from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
-from ..indices import check_indices
 from .elementwise import GRAIN
 from .formats import ask, load, store
 from .functions import exp, exp_flushed, inlined, like, summing
+from .indices import check_indices
 from .launch import kernel
 from .matmul import matmul
 from .memory import assign_, cast, contiguous, fill_

@@ -6,10 +6,10 @@ import numpy as np
 
 from ...base import dtypes
 from ...device import Array
-from ..indices import check_indices
 from .attention_tiles import memory
 from .formats import load, store
 from .functions import inner, like
+from .indices import check_indices
 from .launch import kernel
 
 _GRAIN = 1 << 14  # elements of a chunk

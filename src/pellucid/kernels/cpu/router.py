@@ -11,9 +11,9 @@ import math
 
 from ...base import dtypes
 from ...device import Array
-from ..indices import check_indices
 from .formats import load, store
 from .functions import exp_flushed, inlined, like
+from .indices import check_indices
 from .launch import kernel
 from .memory import contiguous
 from .rows import fold, largest, row_blocks, row_grain
