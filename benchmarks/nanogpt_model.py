@@ -13,7 +13,7 @@ from pellucid.checkpoint import load_into
 from pellucid.data import TokenBatch
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.optim import AdamW
-from pellucid.train import evaluate, train_step
+from pellucid.train import RecordedStep, evaluate
 
 from .recipe import Batch, Recipe, Weights
 
@@ -87,11 +87,12 @@ class Pellucid:
             eps=recipe.eps,
             weight_decay=recipe.decay,
         )
+        self._step = RecordedStep(self.model, self.optimizer, max_norm=recipe.clip)
 
     def step(self, batch: Batch, *, rate: float) -> float:
         """One training step; the loss before it, nats/token."""
         self.optimizer.learning_rate = rate
-        return train_step(self.model, self.optimizer, token_batch(batch), max_norm=self.recipe.clip).loss
+        return self._step(token_batch(batch)).loss
 
     def loss(self, batch: Batch) -> float:
         """Mean loss of a batch, nats/token; nothing is trained."""

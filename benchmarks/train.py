@@ -33,7 +33,7 @@ from pellucid.data import TokenBatch
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.optim import AdamW
 from pellucid.tape import trace
-from pellucid.train import measure_peak, train_step
+from pellucid.train import RecordedStep, measure_peak
 
 from .nanogpt import say
 from .options import Options, Refused
@@ -141,10 +141,11 @@ class Pellucid:
             eps=EPS,
             weight_decay=DECAY,
         )
+        self._step = RecordedStep(self.model, self.optimizer, max_norm=CLIP)
 
     def step(self, ids: np.ndarray) -> float:
         """One training step; the loss before it, nats/token."""
-        return train_step(self.model, self.optimizer, TokenBatch(ids), max_norm=CLIP).loss
+        return self._step(TokenBatch(ids)).loss
 
 
 def make_side(name: str, config: TransformerConfig, weights: Weights) -> Any:

@@ -17,12 +17,14 @@ class Settings:
     isa: PELLUCID_ISA, forces a CPU instruction path ("amx", "avx512bf16", "avx512", "avx2", "neon", "portable"); None
         picks the best.
     poison: PELLUCID_POISON=1 fills every fresh buffer with NaN bytes, so that reading unwritten memory shows.
+    replay: PELLUCID_REPLAY=0 runs the Python of every training step, also where its launches could be replayed.
     cache: PELLUCID_CACHE, folder for compiled kernels (default ~/.cache/pellucid).
     """
 
     threads: int
     isa: str | None
     poison: bool
+    replay: bool
     cache: Path
 
 
@@ -41,9 +43,7 @@ def read(environ: dict[str, str] | None = None) -> Settings:
         if not text.isdecimal() or not text.isascii() or not 1 <= int(text) <= 1024:
             raise ConfigError("PELLUCID_THREADS", "not a thread count", got=repr(text), expected="1 to 1024")
         threads = int(text)
-    poison = env.get("PELLUCID_POISON", "0")
-    if poison not in ("0", "1"):
-        raise ConfigError("PELLUCID_POISON", "not a switch", got=repr(poison), expected="0 or 1")
+    poison, replay = (_switch(env, f"PELLUCID_{name}", default) for name, default in (("POISON", "0"), ("REPLAY", "1")))
     isas = ("amx", "avx512bf16", "avx512", "avx2", "neon", "portable")
     isa = env.get("PELLUCID_ISA") or None
     if isa is not None and isa not in isas:
@@ -57,7 +57,14 @@ def read(environ: dict[str, str] | None = None) -> Settings:
     except RuntimeError:
         hint = "set PELLUCID_CACHE to a folder"
         raise ConfigError("PELLUCID_CACHE", "no such home folder", got=repr(str(cache)), hint=hint) from None
-    return Settings(threads=threads, isa=isa, poison=poison == "1", cache=cache)
+    return Settings(threads=threads, isa=isa, poison=poison, replay=replay, cache=cache)
+
+
+def _switch(env: dict[str, str], name: str, default: str) -> bool:
+    text = env.get(name, default)
+    if text not in ("0", "1"):
+        raise ConfigError(name, "not a switch", got=repr(text), expected="0 or 1")
+    return text == "1"
 
 
 _current: Settings | None = None

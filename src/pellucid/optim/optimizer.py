@@ -124,7 +124,7 @@ class Optimizer:
         for group in groups:
             for name in matching(group.pattern, given, where=where, what="a group"):
                 self.groups.setdefault(name, group)  # the first match counts
-        self._kept_rows: dict[str, int] = {}
+        self.kept_rows: dict[str, int] = {}
         self._alike: list[_Alike] = []  # as they were at the last step: sorting them takes longer than updating a few
         self._idle: list[Parameter] = []
         self._keys = {
@@ -146,24 +146,24 @@ class Optimizer:
         rows = self.parameters[name].shape[0]
         if not 0 <= count < rows:
             raise ConfigError("keep_rows", f"not rows of {name}", got=count, expected=f"0 to {rows - 1}")
-        self._kept_rows[name] = count
+        self.kept_rows[name] = count
         self._alike = []
 
     def prepare(self) -> None:
         """Clears the gradients of rows that stay; call it between backward and clipping."""
-        for name, count in self._kept_rows.items():
+        for name, count in self.kept_rows.items():
             grad = self.parameters[name].grad
             if grad is not None and count:
                 grad.device.kernels.fill_(grad.array.slice(0, 0, count), value=0.0)
 
     def rate_and_decay(self, name: str, parameter: Parameter) -> tuple[float, float]:
         """The learning rate and weight decay of one parameter at this step."""
-        decay = self.weight_decay if parameter.decay and name not in self._kept_rows else 0.0
+        decay = self.weight_decay if parameter.decay and name not in self.kept_rows else 0.0
         group = self.groups.get(name)
         if group is None:
             return self.learning_rate, decay
         rate = self.learning_rate * group.learning_rate_scale
-        if group.weight_decay is None or name in self._kept_rows:
+        if group.weight_decay is None or name in self.kept_rows:
             return rate, decay
         return rate, group.weight_decay
 
@@ -171,7 +171,7 @@ class Optimizer:
         """One update from the gradients, which are clipped to `max_norm` first. Returns the norm before clipping, shape
         (), still on the device; None where `max_norm` is None and nothing is clipped. Parameters without a gradient
         stay as they are."""
-        if self._kept_rows:
+        if self.kept_rows:
             self.prepare()
         if max_norm is None:
             device = next((p.device for p in self.parameters.values() if p.grad is not None), None)
@@ -222,7 +222,7 @@ class Optimizer:
                 idle.append(p)
                 continue
             keys, dtype = self._keys[name], p.grad.array.dtype
-            kind = (id(self.groups.get(name)), name in self._kept_rows, p.decay, p.array.dtype, dtype, len(keys))
+            kind = (id(self.groups.get(name)), name in self.kept_rows, p.decay, p.array.dtype, dtype, len(keys))
             alike = together.get(kind)
             if alike is None:
                 alike = together[kind] = _Alike(name, dtype, p.decay, [], [], [[] for _ in keys])

@@ -9,6 +9,7 @@ from .events import EndedEarly, Evaluated, Event, Sampled, Saved, Stepped
 from .metrics import Metrics, read_metrics
 from .peak import measure_peak
 from .preferences import PairBatch, Pairs, PreferenceLoss, reference_log_probs
+from .replay import RecordedStep
 from .step import Evaluation, StepResult, accumulate, evaluate, evaluate_batches, evaluate_file, train_step
 from .supervised import Encoding
 from .trainer import Trainer, TrainResult
@@ -31,6 +32,7 @@ __all__ = [
     "PairBatch",
     "Pairs",
     "PreferenceLoss",
+    "RecordedStep",
     "Sampled",
     "Saved",
     "Scores",

@@ -10,7 +10,7 @@ from ..base.errors import DataError, NonFiniteError
 from ..data import TokenFile
 from ..models import RoutingReport, TransformerLM
 from ..optim import Optimizer, clip_scale
-from ..tape import no_grad
+from ..tape import Tensor, no_grad
 from .batches import Batch, NextToken, Objective, windows
 
 NEXT_TOKEN = NextToken()
@@ -93,17 +93,24 @@ def train_step(
     loss, routing = _accumulate(model, batch, micro_batches, objective)
     optimizer.prepare()
     norm, scale = clip_scale(optimizer.parameters.values(), max_norm)
-    size = norm.item()
-    if not (abs(loss) < float("inf") and size < float("inf")):
+    return finish(optimizer, StepResult(loss, norm.item(), batch.n_targets, routing), scale)
+
+
+def finish(optimizer: Optimizer, result: StepResult, scale: Tensor) -> StepResult:
+    """The update of a step, with every gradient multiplied by `scale`; the gradients are dropped.
+
+    Raises NonFiniteError, with nothing updated, when loss or gradient is not a finite number.
+    """
+    if not (abs(result.loss) < float("inf") and result.norm < float("inf")):
         raise NonFiniteError(
             f"step {optimizer.steps}",
             "loss or gradient is not a finite number; the weights are as they were",
-            got=f"loss {loss}, gradient norm {size}",
+            got=f"loss {result.loss}, gradient norm {result.norm}",
             hint="lower the learning rate or clip harder; pellucid.trace(stop_at_nonfinite=True) names the operation",
         )
     optimizer.apply(scale)
     optimizer.zero_grad()
-    return StepResult(loss, size, batch.n_targets, routing)
+    return result
 
 
 def evaluate(model: TransformerLM, batch: Batch, *, objective: Objective = NEXT_TOKEN) -> Evaluation:

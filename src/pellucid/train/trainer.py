@@ -20,6 +20,7 @@ from typing import Any
 from ..base.config import to_dict
 from ..base.errors import CheckpointError, ConfigError, NonFiniteError
 from ..base.rng import Generator
+from ..base.settings import settings
 from ..checkpoint import (
     Checkpoint,
     check_base,
@@ -36,12 +37,13 @@ from ..data import TokenFile
 from ..models import TransformerConfig, TransformerLM
 from ..text import Tokenizer
 from .average import Average
-from .batches import BatchSource, HeldOutSource, Objective, TokenWindows
+from .batches import BatchSource, HeldOutSource, NextToken, Objective, TokenWindows
 from .config import TrainConfig
 from .events import EndedEarly, Evaluated, Event, Sampled, Saved, Stepped
 from .judge import Judge
 from .metrics import Metrics, routing_record
-from .step import NEXT_TOKEN, Evaluation, evaluate_batches, train_step
+from .replay import RecordedStep
+from .step import NEXT_TOKEN, Evaluation, StepResult, evaluate_batches, train_step
 from .update import make_optimizer
 
 
@@ -205,6 +207,7 @@ class Trainer:
         flops = self.model.config.flops_per_token(c.seq_len)
         recent: deque[float] = deque(maxlen=20)
         loss: float | None = None
+        recorded = RecordedStep(self.model, self.optimizer, max_norm=c.max_norm)
         self.model.train()
         try:
             if self.folder is not None and self._saved_at < 0:
@@ -213,14 +216,7 @@ class Trainer:
                 before, c = time.perf_counter(), self.config
                 batch = self.source.batch(self.step)
                 self.optimizer.learning_rate = rate = c.schedule().rate(self.step)
-                result = train_step(
-                    self.model,
-                    self.optimizer,
-                    batch,
-                    max_norm=c.max_norm,
-                    micro_batches=c.micro_batches,
-                    objective=self.objective,
-                )
+                result = self._trained(batch, recorded)
                 self.step += 1
                 if self.average is not None:
                     self.average.update(self.step)
@@ -248,10 +244,19 @@ class Trainer:
                 self._between_steps(metrics)
             self._finish(metrics)
         finally:
+            recorded.free()
             if metrics is not None:
                 metrics.close()
         seconds, early = time.perf_counter() - start, self._ended_early and self.step < self.config.steps
         return TrainResult(self.step, loss, self.held_out_loss, not self.done, seconds, early)
+
+    def _trained(self, batch: Any, recorded: RecordedStep) -> StepResult:
+        """One step, replayed where it can be."""
+        c = self.config
+        if settings().replay and c.micro_batches == 1 and isinstance(self.objective, NextToken):
+            return recorded(batch)
+        how: dict[str, Any] = {"micro_batches": c.micro_batches, "objective": self.objective}
+        return train_step(self.model, self.optimizer, batch, max_norm=c.max_norm, **how)
 
     def save(self) -> Path:
         """Writes a checkpoint of this moment and drops the oldest ones beyond `keep`, the best one excepted."""

@@ -1,0 +1,134 @@
+"""RecordedStep: a training step whose Python runs for the first steps of a shape and not again.
+
+A step of a small model is a few hundred launches of some microseconds each, with as much Python around them. From the
+batch to the norm of the gradient these are the same launches in every step of one shape, so they are recorded once and
+replayed (`kernels.cpu.recording`); only the update, whose numbers change from step to step, is Python each time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..data import TokenBatch
+from ..device import Array, HostDevice, pool
+from ..device.device import load
+from ..models import TransformerLM
+from ..models.transformer import Placed
+from ..nn import Module
+from ..optim import Optimizer, clip_scale
+from ..tape import Tensor
+from ..tape.state import state
+from .step import StepResult, finish, train_step
+
+if TYPE_CHECKING:
+    from ..kernels.cpu.recording import Recording
+
+MOST_BYTES = 512 << 20  # a step of more takes far longer than its Python
+_BEFORE = 2  # steps alike that run as always first: they compile kernels and make what is kept from then on
+_BACKEND = "pellucid.kernels.cpu"
+
+
+class RecordedStep:
+    """`train_step(model, optimizer, batch, max_norm=max_norm)`, to the bit, with less Python.
+
+    The third step in a row with one shape of batch is recorded. Later ones are replayed until something that a step
+    depends on changes: the shape, an attribute of any module, the memory of a parameter or whether it is trained, the
+    number of threads. No Python of the model runs in a replay: a module of one's own must not count its calls, print,
+    or decide by anything but shapes and attributes of modules.
+
+    refusal: why the last step ran as always though others like it came before, None where it did not: kernels other
+    than the CPU's, dropout, a mixture of experts, packed rows, a trace, a module that looks at numbers, more memory
+    than `most_bytes`. A recording keeps its memory until something changes, or until `free`. replayed: steps so far.
+    """
+
+    def __init__(
+        self, model: TransformerLM, optimizer: Optimizer, *, max_norm: float | None = None, most_bytes: int = MOST_BYTES
+    ) -> None:
+        self.model, self.optimizer, self.max_norm, self.most_bytes = model, optimizer, max_norm, most_bytes
+        self.refusal: str | None = None
+        self.replayed = 0
+        self._facts: tuple[Any, ...] = ()
+        self._alike = 0  # steps with these facts
+        self._refused: str | None = None  # of these facts
+        self._recording: Recording | None = None
+        self._batch: Placed | None = None  # that the recording reads
+        self._gradients: list[tuple[Tensor, Tensor]] = []  # of parameters, that it writes
+
+    def __call__(self, batch: TokenBatch) -> StepResult:
+        """One step. Raises what `train_step` does."""
+        hindrance = self._hindrance(batch)
+        facts = () if hindrance is not None else self._present(batch)
+        if facts != self._facts:
+            self.free()
+            self._facts = facts
+        self._alike += 1
+        self.refusal = hindrance or self._refused
+        if self.refusal is not None or self._alike <= _BEFORE:
+            return train_step(self.model, self.optimizer, batch, max_norm=self.max_norm)
+        self.optimizer.zero_grad()
+        placed = self.model.placed(batch.inputs, batch.targets, batch.weights)
+        if self._recording is None:
+            results = self._record(placed)
+        else:
+            results = self._replay(self._recording, placed)
+        loss, norm, scale = (Tensor(a) for a in results[:3])
+        return finish(self.optimizer, StepResult(loss.item(), norm.item(), batch.n_targets), scale)
+
+    def free(self) -> None:
+        """Forgets the recording and gives its memory back; the next steps run as always again."""
+        recording, self._recording = self._recording, None
+        self._batch, self._gradients = None, []
+        self._facts, self._alike, self._refused = (), 0, None
+        if recording is not None:
+            recording.free()
+
+    def _hindrance(self, batch: TokenBatch) -> str | None:
+        config, device = self.model.config, self.model.device
+        if device.backend != _BACKEND:
+            return f"the kernels of {device.name!r} are not recorded"
+        if config.dropout > 0:
+            return "dropout draws other numbers in each step"
+        if config.experts is not None:
+            return "the router decides in each step how many tokens an expert gets"
+        if batch.starts is not None:
+            return "documents are packed in another way in each step"
+        return None if state.trace is None else "a trace watches every operation"
+
+    def _present(self, batch: TokenBatch) -> tuple[Any, ...]:
+        """What a step depends on beside numbers."""
+        parameters = self.optimizer.parameters.values()
+        memory, trained = [id(p.array.buffer) for p in parameters], [p.requires_grad for p in parameters]
+        rows = list(self.optimizer.kept_rows.items())
+        return batch.inputs.shape, Module.latest_change, self.max_norm, pool.threads(), memory, trained, rows
+
+    def _record(self, placed: Placed) -> list[Array]:
+        """Loss, norm and scale of a step that runs as always and is recorded."""
+        parameters, device = list(self.optimizer.parameters.values()), self.model.device
+        assert isinstance(device, HostDevice)
+
+        def compute() -> list[Array]:
+            loss = self.model.loss_of(placed)
+            loss.backward()
+            self.optimizer.prepare()
+            norm, scale = clip_scale(parameters, self.max_norm)
+            return [loss.array, norm.array, scale.array, *(p.grad.array for p in parameters if p.grad is not None)]
+
+        recording = load(f"{_BACKEND}.recording").Recording.of(compute, device, most_bytes=self.most_bytes)
+        self.refusal = self._refused = recording.refusal
+        if recording.refusal is None:
+            self._recording, self._batch = recording, placed
+            self._gradients = [(p, p.grad) for p in parameters if p.grad is not None]
+            device.trim()  # what steps took that ran as always
+        return recording.results
+
+    def _replay(self, recording: Recording, placed: Placed) -> list[Array]:
+        """Loss, norm and scale of a step by the recording."""
+        assert self._batch is not None
+        for there, new in zip(self._batch, placed, strict=True):
+            if isinstance(there, Tensor) and isinstance(new, Tensor):
+                there.device.kernels.assign_(there.array, new.array)
+        recording.replay()
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient
+        self.replayed += 1
+        return recording.results
