@@ -71,12 +71,10 @@ def broadcast(*kernels: str) -> None:
 
 simple("copy", "neg", "abs", "sign", "exp", "sin", "cos", "tanh", "sigmoid", "relu", "silu", "all_finite")
 simple("log", "sqrt", positive=True)
-simple("gelu", approximate=True)
-simple("gelu", approximate=False)
+simple("gelu", "gelu_with_slope", approximate=True)
+simple("gelu", "gelu_with_slope", approximate=False)
 pair("add", "sub", "mul", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge")
 pair("tanh_backward", "sigmoid_backward", "relu_backward", "silu_backward")
-pair("gelu_backward", approximate=True)
-pair("gelu_backward", approximate=False)
 broadcast("add", "sub", "maximum", "lt", "ge")
 
 

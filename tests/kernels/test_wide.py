@@ -44,13 +44,21 @@ def test_blocks_and_numbers_agree(name: str, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", SINGLE, ids=lambda d: d.name)
-@pytest.mark.parametrize("name", ["add", "mul", "maximum", "relu_backward", "silu_backward", "gelu_backward"])
+@pytest.mark.parametrize("approximate", [True, False])
+def test_blocks_and_numbers_of_two_results_agree(approximate: bool, dtype: DType) -> None:
+    values = np.concatenate([np.array(ODD * 9), np.random.default_rng(0).normal(0, 4, 300)])
+    near, far = (cpu.kernels.gelu_with_slope(x, approximate=approximate) for x in spread(values, dtype))
+    assert [bits(a) for a in near] == [bits(a) for a in far]
+    assert bits(near[0]) == bits(cpu.kernels.gelu(spread(values, dtype)[0], approximate=approximate))
+
+
+@pytest.mark.parametrize("dtype", SINGLE, ids=lambda d: d.name)
+@pytest.mark.parametrize("name", ["add", "mul", "maximum", "relu_backward", "silu_backward"])
 def test_blocks_and_numbers_of_two_arrays_agree(name: str, dtype: DType) -> None:
-    keyword = {"approximate": False} if name == "gelu_backward" else {}
     generator = np.random.default_rng(0)
     values = [np.concatenate([generator.permutation(ODD * 9), generator.normal(0, 4, 300)]) for _ in range(2)]
     pairs = [spread(v, dtype) for v in values]
-    near, far = (getattr(cpu.kernels, name)(*arrays, **keyword) for arrays in zip(*pairs, strict=True))
+    near, far = (getattr(cpu.kernels, name)(*arrays) for arrays in zip(*pairs, strict=True))
     assert bits(near) == bits(far)
 
 

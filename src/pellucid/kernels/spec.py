@@ -202,12 +202,13 @@ for _name, _kinds, _class in (
 ):
     _row(_name, "pointwise", "x", _kinds, _class, _each(1, "x"))
 _row("gelu", "pointwise", "x, *, approximate: bool", _FLOATS, "transcendental", _each(4, "x"))
+# the slope is a difference of two terms around its zero
+_row("gelu_with_slope", "pointwise", "x, *, approximate: bool", _FLOATS, "accumulate", _each(6, "x"))
 
 _row("tanh_backward", "pointwise", "dy, y", _FLOATS, "rounding", _each(3, "dy"))
 _row("sigmoid_backward", "pointwise", "dy, y", _FLOATS, "rounding", _each(3, "dy"))
 _row("relu_backward", "pointwise", "dy, x", _FLOATS, "exact", _each(1, "dy"))
 _row("silu_backward", "pointwise", "dy, x", _FLOATS, "transcendental", _each(6, "dy"))
-_row("gelu_backward", "pointwise", "dy, x, *, approximate: bool", _FLOATS, "transcendental", _each(8, "dy"))
 
 for _name, _kinds, _class in (
     ("add", _NUMBERS, "rounding"),

@@ -51,17 +51,22 @@ class ReLU(Op):
 
 
 class GELU(Op):
-    """y = x Phi(x), Phi the standard normal distribution function, exact or in its tanh form."""
+    """y = x Phi(x), Phi the standard normal distribution function, exact or in its tanh form.
 
-    saves = ("x",)
+    dx = dy (Phi(x) + x phi(x)): that slope is made with y, from the same exponential, and kept in the place of x.
+    """
+
+    saves = ("slope",)
 
     def forward(self, x: Array, *, approximate: bool) -> Array:
-        self.approximate = approximate
-        self.save(x=x)
-        return self.kernels.gelu(x, approximate=approximate)
+        if not self.recording:
+            return self.kernels.gelu(x, approximate=approximate)
+        y, slope = self.kernels.gelu_with_slope(x, approximate=approximate)
+        self.save(slope=slope)
+        return y
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
-        return {"x": self.kernels.gelu_backward(dy, self.x, approximate=self.approximate)}
+        return {"x": self.kernels.mul(dy, self.slope)}
 
 
 class SiLU(Op):

@@ -2,7 +2,7 @@
 
 from .activation import (
     gelu,
-    gelu_backward,
+    gelu_with_slope,
     relu,
     relu_backward,
     sigmoid,
@@ -98,7 +98,7 @@ __all__ = [
     "gather_rows",
     "ge",
     "gelu",
-    "gelu_backward",
+    "gelu_with_slope",
     "global_norm",
     "group_by_expert",
     "grouped_matmul",

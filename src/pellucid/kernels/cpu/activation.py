@@ -10,7 +10,7 @@ import math
 
 from ...device import Array
 from . import functions
-from .elementwise import binary_of_blocks, map1, map2, unary_of_blocks
+from .elementwise import binary_of_blocks, map1, map1to2, map2, unary_of_blocks, unary_to_two
 from .functions import below, like
 
 _ROOT = math.sqrt(2 / math.pi)
@@ -42,6 +42,20 @@ def _gelu_tanh(x):  # (1 + tanh u) / 2 = sigmoid(2 u)
     return x * functions.sigmoid(like(2 * _ROOT, x) * (x + like(_CUBIC, x) * x * x * x))
 
 
+@unary_to_two
+def _gelu_with_slope(x):
+    cdf, density = functions.normal(x)
+    return x * cdf, cdf + x * density
+
+
+@unary_to_two
+def _gelu_tanh_with_slope(x):  # s = sigmoid(2 u):  d(x s) = s + x s (1 - s) 2 u'
+    one = like(1, x)
+    s = functions.sigmoid(like(2 * _ROOT, x) * (x + like(_CUBIC, x) * x * x * x))
+    slope = like(2 * _ROOT, x) * (one + like(3 * _CUBIC, x) * x * x)
+    return x * s, s + x * s * (one - s) * slope
+
+
 @unary_of_blocks
 def _silu(x):
     return x * functions.sigmoid(x)
@@ -65,6 +79,11 @@ def relu(x: Array) -> Array:
 def gelu(x: Array, *, approximate: bool) -> Array:
     """y = x Phi(x); approximate: Phi(x) = (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))) / 2   (Hendrycks & Gimpel 2016)"""
     return map1(_gelu_tanh if approximate else _gelu, x)
+
+
+def gelu_with_slope(x: Array, *, approximate: bool) -> tuple[Array, Array]:
+    """y = gelu(x) and its derivative, Phi(x) + x phi(x), or that of the tanh form: one exponential for both."""
+    return map1to2(_gelu_tanh_with_slope if approximate else _gelu_with_slope, x)
 
 
 def silu(x: Array) -> Array:
@@ -91,20 +110,6 @@ def _relu_backward(dy, x):
 
 
 @binary_of_blocks
-def _gelu_backward(dy, x):
-    cdf, density = functions.normal(x)
-    return dy * (cdf + x * density)
-
-
-@binary_of_blocks
-def _gelu_tanh_backward(dy, x):  # s = sigmoid(2 u):  d(x s) = s + x s (1 - s) 2 u'
-    one = like(1, x)
-    s = functions.sigmoid(like(2 * _ROOT, x) * (x + like(_CUBIC, x) * x * x * x))
-    slope = like(2 * _ROOT, x) * (one + like(3 * _CUBIC, x) * x * x)
-    return dy * (s + x * s * (one - s) * slope)
-
-
-@binary_of_blocks
 def _silu_backward(dy, x):
     one = like(1, x)
     s = functions.sigmoid(x)
@@ -124,11 +129,6 @@ def sigmoid_backward(dy: Array, y: Array) -> Array:
 def relu_backward(dy: Array, x: Array) -> Array:
     """dx = dy where x > 0, else 0"""
     return map2(_relu_backward, dy, x)
-
-
-def gelu_backward(dy: Array, x: Array, *, approximate: bool) -> Array:
-    """dx = dy (Phi(x) + x phi(x)), or the derivative of the tanh form"""
-    return map2(_gelu_tanh_backward if approximate else _gelu_backward, dy, x)
 
 
 def silu_backward(dy: Array, x: Array) -> Array:

@@ -25,7 +25,7 @@ from ...device.blocks import new_array
 from .formats import load, store
 from .functions import inlined
 from .launch import Kernel, kernel
-from .wide import VECTOR, step, through1, through2
+from .wide import VECTOR, step, through1, through1to2, through2
 
 GRAIN = 8192  # elements a chunk: a few microseconds of work
 _REMEMBERED = 4096
@@ -184,6 +184,32 @@ def _unary(function: Callable[..., Any], blocks: Any) -> Kernel:
     return kernel(body)
 
 
+def unary_to_two(function: Callable[..., Any]) -> Kernel:
+    """The kernel y, z = function(x), for a function that takes `wide` blocks too."""
+    scalar = inlined(function)
+
+    def body(lo, hi, y, z, x, table):
+        width, dx = load(table, 0), load(table, 3)
+        i = lo
+        while i < hi:
+            row = i // width
+            column = i - row * width
+            n, done = min(hi - i, width - column), 0
+            ix = start(table, 2, 1, row) + column * dx
+            if step(y, VECTOR) * step(z, VECTOR) * step(x, VECTOR) > 0 and dx == 1:
+                done = n - n % step(x, VECTOR)
+                for k in range(0, done, step(x, VECTOR)):
+                    through1to2(scalar, y, i + k, z, i + k, x, ix + k)
+            for k in range(done, n):
+                a, b = scalar(load(x, ix + k * dx))
+                store(y, i + k, a)
+                store(z, i + k, b)
+            i += n
+
+    body.__name__ = function.__name__
+    return kernel(body)
+
+
 def binary(function: Callable[..., Any]) -> Kernel:
     """The kernel y = function(a, b); elements lo to hi-1 in the order of the result."""
     return _binary(function, inlined(_no_pairs))
@@ -252,6 +278,14 @@ def map1(function: Kernel, x: Array, dtype: DType | None = None) -> Array:
     y = new_array(x.buffer.device.allocate(p.size * dtype.itemsize), p.shape, dtype, p.strides, 0)
     function.launch(p.size, GRAIN, y, x, p.table)
     return y
+
+
+def map1to2(function: Kernel, x: Array) -> tuple[Array, Array]:
+    """Two fresh arrays, y and z of function(x)."""
+    p = plan(x.shape, x.strides)
+    y, z = fresh(p, x, x.dtype), fresh(p, x, x.dtype)
+    function.launch(p.size, GRAIN, y, z, x, p.table)
+    return y, z
 
 
 def map2(function: Kernel, a: Array, b: Array, dtype: DType | None = None) -> Array:

@@ -8,7 +8,7 @@ from .formats import load, store
 from .functions import inlined, like, sigmoid
 from .lanes import narrow
 from .launch import kernel
-from .wide import VECTOR, step, through3
+from .wide import VECTOR, step, through3to2
 
 
 @binary_of_blocks
@@ -38,7 +38,7 @@ def _row(dy, gate, up, dgate, dup, i, j, k, l, m, n):  # noqa: E741
     if narrow(dy) and narrow(gate) and narrow(up):
         done = n - n % step(dy, VECTOR)
         for c in range(0, done, step(dy, VECTOR)):
-            through3(_slopes, dgate, i + c, dup, m + c, dy, j + c, gate, k + c, up, l + c)
+            through3to2(_slopes, dgate, i + c, dup, m + c, dy, j + c, gate, k + c, up, l + c)
     for c in range(done, n):
         _gradients(dy, gate, up, dgate, dup, i + c, j + c, k + c, l + c, m + c)
 

@@ -227,7 +227,14 @@ def through2(typing_context, function, y, iy, a, ia, b, ib):
 
 
 @intrinsic
-def through3(typing_context, function, y, iy, z, iz, a, ia, b, ib, c, ic):
+def through1to2(typing_context, function, y, iy, z, iz, x, ix):
+    """y, z = function(x) for a block."""
+    given = [function, *(kind for array in (y, z, x) for kind in (array, types.int64))]
+    return _through(typing_context, function, [y, z], [x], given)
+
+
+@intrinsic
+def through3to2(typing_context, function, y, iy, z, iz, a, ia, b, ib, c, ic):
     """y, z = function(a, b, c) for a block."""
     given = [function, *(kind for array in (y, z, a, b, c) for kind in (array, types.int64))]
     return _through(typing_context, function, [y, z], [a, b, c], given)

@@ -129,6 +129,20 @@ def gelu(x: Array, *, approximate: bool) -> Array:
         return write(x, 0.5 * a * (1 + _erf_like(a * math.sqrt(0.5))))
 
 
+def gelu_with_slope(x: Array, *, approximate: bool) -> tuple[Array, Array]:
+    """y = gelu(x) and its derivative, Phi(x) + x phi(x), or that of the tanh form: one exponential for both."""
+    a = read(x)
+    with np.errstate(all="ignore"):
+        if approximate:
+            c = math.sqrt(2 / math.pi)
+            t = np.tanh(c * (a + 0.044715 * a**3))
+            slope = 0.5 * (1 + t) + 0.5 * a * (1 - t * t) * c * (1 + 3 * 0.044715 * a * a)
+        else:
+            phi = np.exp(-0.5 * a * a) / math.sqrt(2 * math.pi)
+            slope = 0.5 * (1 + _erf_like(a * math.sqrt(0.5))) + a * phi
+    return gelu(x, approximate=approximate), write(x, slope)
+
+
 def silu(x: Array) -> Array:
     """y = x sigmoid(x)   (Elfwing et al. 2017)"""
     a = read(x)
@@ -159,18 +173,6 @@ def sigmoid_backward(dy: Array, y: Array) -> Array:
 def relu_backward(dy: Array, x: Array) -> Array:
     """dx = dy where x > 0, else 0"""
     return write(dy, np.where(read(x) > 0, read(dy), 0))
-
-
-def gelu_backward(dy: Array, x: Array, *, approximate: bool) -> Array:
-    """dx = dy (Phi(x) + x phi(x)), or the derivative of the tanh form"""
-    a, g = read(x), read(dy)
-    with np.errstate(all="ignore"):
-        if approximate:
-            c = math.sqrt(2 / math.pi)
-            t = np.tanh(c * (a + 0.044715 * a**3))
-            return write(dy, g * (0.5 * (1 + t) + 0.5 * a * (1 - t * t) * c * (1 + 3 * 0.044715 * a * a)))
-        phi = np.exp(-0.5 * a * a) / math.sqrt(2 * math.pi)
-        return write(dy, g * (0.5 * (1 + _erf_like(a * math.sqrt(0.5))) + a * phi))
 
 
 def silu_backward(dy: Array, x: Array) -> Array:
