@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import platform
 from itertools import product
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
 from pellucid.base import dtypes
 from pellucid.base.dtypes import DType
 from pellucid.device import Array, cpu
-from pellucid.kernels.cpu import linear_backward, matmul
+from pellucid.kernels.cpu import isa, linear_backward, matmul
 from pellucid.kernels.cpu import sum as sum_of
 from pellucid.kernels.cpu.small_matmul import SmallPlan, gradient_plan, small_plan
 
@@ -31,6 +33,10 @@ def tiled(a: Array, b: Array, bias: Array | None) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=lambda d: d.name)
 def test_the_bits_of_tiles(dtype: DType) -> None:
+    if isa.current().fused != (
+        platform.machine() in ("aarch64", "arm64") or bool(llvm.get_host_cpu_features().get("fma"))
+    ):
+        pytest.skip("loops are compiled for this processor, which rounds once where the forced path rounds twice")
     for (m, k, n), left, right, biased in product(SIZES, (False, True), (False, True), (False, True)):
         a, b = numbers((m, k), dtype, turned=left, seed=1), numbers((k, n), dtype, turned=right, seed=2)
         bias = numbers((n,), dtype, turned=False, seed=3) if biased else None
