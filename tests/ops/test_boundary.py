@@ -16,7 +16,7 @@ _READS = ("address", "memory")
 
 #: (module, function): what it may call.
 _BOUNDARIES = {
-    ("pellucid.models.transformer", "_checked"): {"download"},  # ids are checked against the vocabulary
+    ("pellucid.models.placed", "checked_ids"): {"download"},  # ids are checked against the vocabulary
     ("pellucid.models.routing", "of"): {"download"},  # loads and losses for the metrics, where somebody asks
     ("pellucid.nn.held", "hold"): {"item"},  # weights that are not finite are refused
     ("pellucid.ops.create", "tensor"): {"download"},  # a copy of a tensor from any device

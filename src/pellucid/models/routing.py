@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..device import Array, Device
+from ..device import Array
 from ..ops import tensor
 from ..tape import Tensor
 from .config import TransformerConfig
@@ -78,16 +78,12 @@ def penalty(statistics: Sequence[Tensor], config: TransformerConfig, weight: flo
     return (total * tensor(factors, dtype=total.dtype, device=total.device)).sum()
 
 
-def counted_tokens(
-    weights: np.ndarray[Any, Any] | None, starts: np.ndarray[Any, Any] | None, *, device: Device
-) -> Tensor | None:
+def counted_tokens(weights: np.ndarray[Any, Any], starts: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] | None:
     """Which tokens are not padding: (batch * time,) bool from the weights of a loss, (batch, time); None for all.
 
     In a causal model a position behind the last weighted one of its row, or of its document where `starts` tells of
     several, reaches no loss, whatever it holds; one before it does, even where its own weight is 0 (a masked prompt).
     """
-    if weights is None:
-        return None
     if starts is None:
         counted = np.logical_or.accumulate(weights[:, ::-1] != 0, axis=1)[:, ::-1]
     else:
@@ -95,4 +91,4 @@ def counted_tokens(
         time = weights.shape[1]
         first_seen = np.where(weights != 0, starts, time)
         counted = np.minimum.accumulate(first_seen[:, ::-1], axis=1)[:, ::-1] <= np.arange(time)
-    return None if counted.all() else tensor(counted.reshape(-1), device=device)
+    return None if counted.all() else counted.reshape(-1)

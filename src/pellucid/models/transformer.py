@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..base import dtypes
 from ..base.dtypes import DType
-from ..base.errors import ConfigError, DataError, ShapeError
+from ..base.errors import ConfigError
 from ..base.rng import Generator
 from ..device import Array, Device
 from ..device import device as find_device
@@ -44,35 +44,10 @@ from ..ops import activation_checkpoint, concatenate, linear, lm_head_loss, tens
 from ..tape import Parameter, Tensor
 from ..tape.state import state
 from .config import TransformerConfig
+from .placed import IN_ORDER, Checked, Ids, Placed, Places, checked_batch, checked_ids
 from .rope import rotary_tables
-from .routing import RoutingReport, counted_tokens, penalty
+from .routing import RoutingReport, penalty
 from .step import Step, filled
-
-Ids = Tensor | np.ndarray[Any, Any] | Sequence[Any]
-
-
-class Places(NamedTuple):
-    """Where the tokens of packed rows stand: int32 (batch, time) each, as `SelfAttention` takes them."""
-
-    starts: Tensor | None = None
-    positions: Tensor | None = None
-
-
-IN_ORDER = Places()
-
-
-class Placed(NamedTuple):
-    """A batch on the device. inputs, targets: (batch, time) ids; weights: (batch * time,) of the targets, None for the
-    mean; starts, positions: see `Places`; counted: (batch * time,), tokens that go to experts; share: sum of weights,
-    which the penalty of routers is multiplied with."""
-
-    inputs: Tensor
-    targets: Tensor
-    weights: Tensor | None
-    starts: Tensor | None
-    positions: Tensor | None
-    counted: Tensor | None
-    share: float
 
 
 class Block(Module):
@@ -249,7 +224,7 @@ class TransformerLM(Module):
 
     def __call__(self, ids: Ids) -> Tensor:
         """Logits: (batch, time, vocab_size), from ids (batch, time) or (time,)."""
-        return self._logits(self.model(self._ids(ids, 0)))
+        return self._logits(self.model(tensor(checked_ids(ids, self.config), device=self.device)))
 
     def loss(self, ids: Ids, targets: Ids, weights: Any = None, *, starts: Any = None, positions: Any = None) -> Tensor:
         """Cross-entropy in nats/token, shape (): sum of weights * -ln p(target), the mean where weights is None.
@@ -266,22 +241,13 @@ class TransformerLM(Module):
         """
         if isinstance(self.head_weight, HeldMatrix) and state.recording and next(self.named_trained(), None) is None:
             refuse("loss", self.head_weight.dtype)
-        return self.loss_of(self.placed(ids, targets, weights, starts=starts, positions=positions))
+        return self.loss_of(self.checked(ids, targets, weights, starts=starts, positions=positions).on(self.device))
 
-    def placed(
+    def checked(
         self, ids: Ids, targets: Ids, weights: Any = None, *, starts: Any = None, positions: Any = None
-    ) -> Placed:
-        """The arguments of `loss`, checked and on the device."""
-        inputs, expected = self._ids(ids, 0), self._ids(targets, 0, "targets")
-        if inputs.shape != expected.shape:
-            raise ShapeError("loss", "targets do not fit the ids", got=expected.shape, expected=inputs.shape)
-        host = None if weights is None else np.asarray(weights, np.float32).reshape(inputs.shape)
-        per_token = None if host is None else tensor(host.reshape(-1), device=self.device)
-        counted, share = None, 1.0
-        if self.config.experts is not None and host is not None:
-            counted = counted_tokens(host, None if starts is None else np.asarray(starts), device=self.device)
-            share = float(host.sum(dtype=np.float64))
-        return Placed(inputs, expected, per_token, *self._places(starts, positions, inputs.shape), counted, share)
+    ) -> Checked:
+        """The arguments of `loss`, checked; `checked(...).on(device)` is what `loss_of` takes."""
+        return checked_batch("loss", self.config, ids, targets, weights, starts, positions)
 
     def loss_of(self, batch: Placed) -> Tensor:
         """`loss` of what is on the device: nothing in here looks at a number."""
@@ -332,7 +298,7 @@ class TransformerLM(Module):
         token = self._token(ids, start)
         logits = None if token is None else self._step(self, token, caches)
         if logits is None:
-            x = self.model(self._ids(ids, start), caches)
+            x = self.model(tensor(checked_ids(ids, self.config, start=start), device=self.device), caches)
             logits = self._logits(x[:, -1:] if last_only else x)
         return logits
 
@@ -400,29 +366,15 @@ class TransformerLM(Module):
             if state.recording and next(self.named_trained(), None) is None:
                 refuse("log_probs", head.dtype)
             head = head.restored()
-        inputs, expected = self._ids(ids, 0), self._ids(targets, 0, "targets")
-        if inputs.shape != expected.shape:
-            raise ShapeError("log_probs", "targets do not fit the ids", got=expected.shape, expected=inputs.shape)
-        minus = tensor(-np.asarray(counted, np.float32).reshape(inputs.shape), device=self.device)
+        batch = checked_batch("log_probs", self.config, ids, targets, counted, starts, positions).on(self.device)
+        assert batch.weights is not None
+        minus = -batch.weights.reshape(batch.targets.shape)
         routing = None if self.config.experts is None else Routing(None)
-        x = self.model(inputs, None, routing, self._places(starts, positions, inputs.shape))
+        x = self.model(batch.inputs, None, routing, Places(batch.starts, batch.positions))
         how = {"operand_dtype": operand_dtype(self.config)}
-        return [lm_head_loss(x[i], head, expected[i], weights=minus[i], **how) for i in range(len(x))]
+        return [lm_head_loss(x[i], head, batch.targets[i], weights=minus[i], **how) for i in range(len(x))]
 
     # --- helpers ------------------------------------------------------------------------------------------------------
-
-    def _places(self, starts: Any, positions: Any, shape: tuple[int, ...]) -> Places:
-        """Starts and positions on the device."""
-        found = []
-        for name, given in (("starts", starts), ("positions", positions)):
-            if given is not None:
-                host = np.asarray(given)
-                if host.shape != shape or host.dtype.kind not in "iu":
-                    got, expected = f"{host.dtype} {host.shape}", f"integers {shape}"
-                    raise ShapeError("loss", f"{name} do not fit the ids", got=got, expected=expected)
-                given = tensor(host.astype(np.int32), device=self.device)
-            found.append(given)
-        return Places(*found)
 
     def _logits(self, x: Tensor) -> Tensor:
         head, operand = self.head_weight, operand_dtype(self.config)
@@ -435,46 +387,8 @@ class TransformerLM(Module):
         one = ids[0] if type(ids) is list and len(ids) == 1 else None
         if type(one) is int and 0 <= one < self.config.vocab_size and start < self.config.max_seq_len:
             return one
-        host = self._checked(ids, start, "ids")
+        host = checked_ids(ids, self.config, start=start)
         return int(host[0, 0]) if host.size == 1 else None
-
-    def _ids(self, ids: Ids, start: int, what: str = "ids") -> Tensor:
-        """Ids on the device: (batch, time)."""
-        return tensor(self._checked(ids, start, what).astype(np.int64, copy=False), device=self.device)
-
-    def _checked(self, ids: Ids, start: int, what: str) -> np.ndarray[Any, Any]:
-        """Ids on the host: (batch, time), that are in the vocabulary and fit the context behind `start` others."""
-        if isinstance(ids, Tensor):
-            host = ids.device.download(ids.array)
-        else:
-            host = np.asarray(ids)
-        if host.size == 0:
-            raise DataError(what, "no tokens", got=host.shape, expected="at least one id")
-        if host.dtype.kind not in "iu":
-            raise DataError(what, "token ids are not integers", got=host.dtype)
-        if host.ndim == 1:
-            host = host[None]
-        if host.ndim != 2:
-            raise ShapeError(what, "ids have the wrong rank", got=host.shape, expected="(batch, time)")
-        low, high = int(host.min()), int(host.max())
-        if low < 0 or high >= self.config.vocab_size:
-            bad = low if low < 0 else high
-            raise DataError(
-                what,
-                "id outside the vocabulary",
-                got=bad,
-                expected=f"0 to {self.config.vocab_size - 1}",
-                hint="use the tokenizer the model was trained with",
-            )
-        if start + host.shape[1] > self.config.max_seq_len:
-            raise DataError(
-                what,
-                "longer than the context",
-                got=f"{start + host.shape[1]} tokens",
-                expected=f"at most {self.config.max_seq_len}",
-                hint="shorten the prompt or ask for fewer new tokens",
-            )
-        return host
 
 
 def _modules(module: Module) -> Iterator[Module]:

@@ -115,7 +115,7 @@ class Tensor:
         """The single element as a Python number."""
         if self.size != 1:
             raise ShapeError("item", "not a single number", got=self.shape, expected="one element")
-        found = self.device.download(self.array).reshape(()).item()
+        found = self.device.host(self.array).item()
         return float(found) if self.dtype.is_float else found
 
     def tolist(self) -> Any:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..data import TokenBatch
 from ..device import Array, HostDevice, pool
 from ..device.device import load
 from ..models import TransformerLM
-from ..models.transformer import Placed
+from ..models.placed import Checked
 from ..nn import Module
 from ..optim import Optimizer, clip_scale
 from ..tape import Tensor
@@ -51,7 +53,7 @@ class RecordedStep:
         self._alike = 0  # steps with these facts
         self._refused: str | None = None  # of these facts
         self._recording: Recording | None = None
-        self._batch: Placed | None = None  # that the recording reads
+        self._rooms: list[np.ndarray[Any, Any]] = []  # for a batch, where the recording reads it
         self._gradients: list[tuple[Tensor, Tensor]] = []  # of parameters, that it writes
 
     def __call__(self, batch: TokenBatch) -> StepResult:
@@ -66,18 +68,18 @@ class RecordedStep:
         if self.refusal is not None or self._alike <= _BEFORE:
             return train_step(self.model, self.optimizer, batch, max_norm=self.max_norm)
         self.optimizer.zero_grad()
-        placed = self.model.placed(batch.inputs, batch.targets, batch.weights)
+        checked = self.model.checked(batch.inputs, batch.targets, batch.weights)
         if self._recording is None:
-            results = self._record(placed)
+            results = self._record(checked)
         else:
-            results = self._replay(self._recording, placed)
+            results = self._replay(self._recording, checked)
         loss, norm, scale = (Tensor(a) for a in results[:3])
         return finish(self.optimizer, StepResult(loss.item(), norm.item(), batch.n_targets), scale)
 
     def free(self) -> None:
         """Forgets the recording and gives its memory back; the next steps run as always again."""
         recording, self._recording = self._recording, None
-        self._batch, self._gradients = None, []
+        self._rooms, self._gradients = [], []
         self._facts, self._alike, self._refused = (), 0, None
         if recording is not None:
             recording.free()
@@ -101,9 +103,10 @@ class RecordedStep:
         rows = list(self.optimizer.kept_rows.items())
         return batch.inputs.shape, Module.latest_change, self.max_norm, pool.threads(), memory, trained, rows
 
-    def _record(self, placed: Placed) -> list[Array]:
+    def _record(self, checked: Checked) -> list[Array]:
         """Loss, norm and scale of a step that runs as always and is recorded."""
         parameters, device = list(self.optimizer.parameters.values()), self.model.device
+        placed = checked.on(device)
         assert isinstance(device, HostDevice)
 
         def compute() -> list[Array]:
@@ -116,17 +119,16 @@ class RecordedStep:
         recording = load(f"{_BACKEND}.recording").Recording.of(compute, device, most_bytes=self.most_bytes)
         self.refusal = self._refused = recording.refusal
         if recording.refusal is None:
-            self._recording, self._batch = recording, placed
+            self._recording = recording
+            self._rooms = [device.host(x.array) for x in placed if isinstance(x, Tensor)]
             self._gradients = [(p, p.grad) for p in parameters if p.grad is not None]
             device.trim()  # what steps took that ran as always
         return recording.results
 
-    def _replay(self, recording: Recording, placed: Placed) -> list[Array]:
+    def _replay(self, recording: Recording, checked: Checked) -> list[Array]:
         """Loss, norm and scale of a step by the recording."""
-        assert self._batch is not None
-        for there, new in zip(self._batch, placed, strict=True):
-            if isinstance(there, Tensor) and isinstance(new, Tensor):
-                there.device.kernels.assign_(there.array, new.array)
+        for room, array in zip(self._rooms, checked.arrays, strict=True):
+            room[...] = array
         recording.replay()
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
