@@ -49,7 +49,7 @@ def _tile(v: Vectors, form: Format, rows: int, vectors: int, last: Function, dir
                 at_a = f.at(a_now[i // _BASES], f.mul("%a_row", i % _BASES))
             else:
                 at_a = f.at(a_now[0], i * SIZE[unit])
-            value = splat(f, unit, f.load(unit, at_a, SIZE[unit]), n)
+            value = splat(f, unit, f.load(unit, at_a, SIZE[unit] // form.per_step), n)
             for j in range(vectors):
                 if form.name == "pairs":
                     y[i][j].set(v.dot_pairs(f, value, columns[j], y[i][j].get()))
@@ -383,7 +383,7 @@ def product_text(form: Format) -> str:
 
 
 def direct_text(form: Format) -> str:
-    """IR of `tile` and `multiply_pass` for operands that nobody packed; not for "pairs"."""
+    """IR of `tile` and `multiply_pass` for operands that nobody packed; of "pairs", for an a alone."""
     return _text(form, True)
 
 

@@ -78,7 +78,7 @@ def native(form: Format) -> Native:
 
 @cache
 def direct_pass(form: Format) -> int:
-    """Address of the multiply pass that reads unpacked operands; "float32" and "float64" only."""
+    """Address of the multiply pass that reads unpacked operands: "float32", "float64", or the a of "pairs"."""
     return ir.compile_functions(gemm_ir.direct_text(form), form.isa).get_function_address("multiply_pass")
 
 
@@ -226,18 +226,18 @@ class _Planner:
         sizes = {side: self._packed_bytes(side, n, k) for side, n in lengths.items()}
         self.stays = "a" if sizes["a"] <= sizes["b"] else "b"
         self.moves = "b" if self.stays == "a" else "a"
-        self.cuts: dict[str, list[Cut]] = {}
+        self.direct = frozenset(side for side, n in lengths.items() if self._is_direct(side, n))
+        self.cuts = {side: [(0, n)] for side, n in lengths.items()}
+        packed = [side for side in (self.stays, self.moves) if side not in self.direct]
         room = _PACKED_BYTES
-        for side, share in ((self.stays, 2), (self.moves, 1)):
-            lines = room // share // max(1, sizes[side] // lengths[side])
+        for i, side in enumerate(packed):
+            lines = room // (len(packed) - i) // max(1, sizes[side] // lengths[side])
             self.cuts[side] = _cuts(lengths[side], lines, self.sides[side][3])
             room -= self._packed_bytes(side, self.cuts[side][0][1], k)
         self.at_once = max(1, min(self.batches, _PACKED_BYTES // max(1, sum(sizes.values()))))
-        self.direct = frozenset(side for side, n in lengths.items() if self._is_direct(side, n))
         self.packed = {
             side: self._take(self._packed_bytes(side, self.cuts[side][0][1], k) * self.at_once)
-            for side in "ab"
-            if side not in self.direct
+            for side in sorted(packed)
         }
         narrow = self.result != gemm_ir.PLAIN and len(self.k_cuts) > 1
         self.partial = self._take(self.m * self.n * self.sum_bytes * self.at_once) if narrow else None
@@ -249,19 +249,24 @@ class _Planner:
         if self.form.name == "tiles":  # whole registers only, of any size: b's are turned, a's are copied as they are
             whole = side == "a" and lines % TILE_LINES == 0 and self.k % self.form.per_step == 0
             return whole and x.dtype is dtypes.bfloat16 and k_stride == 1 and line_stride * size % _WAY_BYTES != 0
-        most = _WIDE_DIRECT_BYTES if self.form.isa.vector == 64 else _DIRECT_BYTES
-        if self.form.isa.vectors == 4:
-            if side == "a" and k_stride == 1:  # six rows of it, each read through, are as near as a panel
-                most = lines * self.k * size
-            elif self.m * self.n * self.k > _DIRECT_PRODUCTS:
+        apart = max(line_stride, k_stride) * size % _WAY_BYTES != 0
+        if self.form.name == "pairs":  # which are what a row of whole ones consists of
+            pairs = x.dtype is dtypes.bfloat16 and self.k % self.form.per_step == 0
+            return side == "a" and k_stride == 1 and pairs and apart
+        wide = self.form.isa.vector == 64
+        most = _WIDE_DIRECT_BYTES if wide else _DIRECT_BYTES
+        if wide and side == "a" and k_stride == 1:  # a tile's rows of it, each read through, are as near as a panel
+            most = lines * self.k * size
+        elif self.form.isa.vectors == 4:
+            if self.m * self.n * self.k > _DIRECT_PRODUCTS:
                 most = 0
             elif side == "a":
                 most = _LINES_DIRECT_BYTES
         if x.dtype.name != self.form.name or lines * self.k * size > most:
             return False
         if side == "b":  # whole vectors of columns only
-            return line_stride == 1 and self.n % self.form.lanes == 0 and k_stride * size % _WAY_BYTES != 0
-        return 1 in (line_stride, k_stride) and max(line_stride, k_stride) * size % _WAY_BYTES != 0
+            return line_stride == 1 and self.n % self.form.lanes == 0 and apart
+        return 1 in (line_stride, k_stride) and apart
 
     def steps(self) -> Iterator[Step]:
         init: Place = (None, 0)
