@@ -192,7 +192,7 @@ WORDS = (
     *(f"a_{w}" for w in OPERAND),
     *(f"b_{w}" for w in OPERAND),
     *("k", "steps", "columns_of_tasks", "rows_of_tasks", "by_rows", "a_per_task", "b_per_task"),
-    *("a_row", "a_step", "b_step", "a_now"),
+    *("a_row", "a_step", "b_step", "a_now", "columns_at_once"),
     *("c", "c_row", "c_column", "c_batch", "init", "init_row", "init_column", "init_batch", "result"),
 )
 WORD = {name: i for i, name in enumerate(WORDS)}
@@ -310,7 +310,7 @@ def _multiply(
         a_bytes, b_bytes, unpacked = a_step, b_step, f", i64 {a_row}, i64 {a_step}, i64 {b_step}"
     sums_row = form.columns * SIZE[form.accumulator]
     piece = some = f.add(steps, f.let(f"zext i1 {f.is_('eq', steps, 0)} to i64"))  # over no steps, sums are stored too
-    at_once, sums = f.sub(columns[1], columns[0]), "null"
+    (at_once,), sums = words(f, "columns_at_once"), "null"
     if form.name == "tiles":
         pieces = f.div(f.add(some, _PIECE - 1), _PIECE)
         piece = f.div(f.add(some, f.sub(pieces, 1)), pieces)

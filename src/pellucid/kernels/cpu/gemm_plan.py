@@ -36,7 +36,7 @@ _LINES_DIRECT_BYTES = 5 << 18  # there, of an a whose neighbours in memory are r
 _WAY_BYTES = 4096  # lines a multiple of this apart compete for the same few places in the first cache level
 _TASKS = 24  # wanted in a pass, so that threads finish together
 _TASKS_A_THREAD = 4  # at least, on many
-_TILES_TASKS = 12  # the same in tile registers, where a larger square of tiles counts for more
+_LARGE_TASKS = 12  # the same where larger ones count for more: in tile registers, and where a task packs an operand
 _TASK_FLOPS = 1 << 19  # a smaller task is not worth its launch
 _PACK_VALUES = 1 << 14  # the same for packing, in elements
 _ROW_BYTES = 1024  # of neighbouring lines packed together that are contiguous in memory, where k can't be cut
@@ -337,17 +337,20 @@ class _Planner:
         yield self._launch(multiply, words, tasks, flops > _TASK_FLOPS, results)
 
     def _packed_in_tasks(self, words: dict[str, int]) -> bool:
-        """Whether tasks pack what they multiply of a, so that it is in the second cache level then: in tile registers
-        the larger operand, where it makes enough tasks and all of b is near. (A larger b is weights, which come from
-        memory: a pass reads them faster.)"""
-        if self.form.name != "tiles" or self.batches > 1 or self.moves != "a" or "a" in self.direct or not words["k"]:
+        """Whether tasks pack what they multiply of a, where it is the larger operand and makes enough tasks: it is in
+        the second cache level then, and no core writes what another has read, which can take it longer than to pack. In
+        vectors that is where b is packed as well, as for gradients of weights; in tile registers, where all of b is
+        near. (A larger b is weights there, which come from memory: a pass reads them faster.)"""
+        if self.batches > 1 or self.moves != "a" or "a" in self.direct or not words["k"]:
             return False
-        enough = words["a_lines"] >= self._least_tasks() * self.form.rows
-        return enough and words["b_batch_bytes"] <= _TILES_GROUP_BYTES  # it is read again for each panel of a
+        enough = words["a_lines"] >= self._least_tasks(large=True) * self.form.rows
+        if self.form.name == "tiles":  # b is read again for each panel of a
+            return enough and words["b_batch_bytes"] <= _TILES_GROUP_BYTES
+        return enough and not self.direct and self.form.isa.vector == 64 and not self.form.isa.tiles
 
-    def _least_tasks(self) -> int:
+    def _least_tasks(self, *, large: bool) -> int:
         """Tasks wanted of a block."""
-        return max(_TILES_TASKS if self.form.name == "tiles" else _TASKS, _TASKS_A_THREAD * pool.threads())
+        return max(_LARGE_TASKS if large else _TASKS, _TASKS_A_THREAD * pool.threads())
 
     def _unpacked(self, words: dict[str, int]) -> dict[str, int]:
         """The words that differ in a direct pass."""
@@ -408,7 +411,7 @@ class _Planner:
         a_panels, b_panels = -(-words["a_lines"] // form.rows), -(-words["b_lines"] // form.columns)
         tile = max(1, 2 * form.rows * form.columns * words["k"])
         is_tiles = form.name == "tiles"
-        tasks = self._least_tasks()
+        tasks = self._least_tasks(large=is_tiles or words["a_now"] == 1)
         wanted = max(1, -(-_TASK_FLOPS // tile), a_panels * b_panels // tasks)
         # panels of b in a task of `wanted` tiles
         most, group = wanted, _LARGE_GROUP_BYTES if form.isa.tiles else _GROUP_BYTES
@@ -418,8 +421,11 @@ class _Planner:
         b_per = -(-b_panels // -(-b_panels // b_per))
         a_per = max(1, min(a_panels, wanted // b_per))
         a_per = -(-a_panels // -(-a_panels // a_per))
+        words["columns_at_once"] = b_per * form.columns
         if words["a_now"]:
             a_per, b_per = max(1, a_panels // tasks), b_panels
+            if not is_tiles:  # tasks of one size: with so few, a small last one makes a thread wait
+                a_per = max(1, min(-(-a_panels // tasks), group // words["a_panel_bytes"]))
         words["a_per_task"], words["b_per_task"] = a_per, b_per
         words["rows_of_tasks"], words["columns_of_tasks"] = -(-a_panels // a_per), -(-b_panels // b_per)
         # rows of a are rows of what was computed before and of the result: a core finds those it wrote itself
