@@ -425,7 +425,7 @@ class _Planner:
         if words["a_now"]:
             a_per, b_per = max(1, a_panels // tasks), b_panels
             if not is_tiles:  # tasks of one size: with so few, a small last one makes a thread wait
-                a_per = max(1, min(-(-a_panels // tasks), group // words["a_panel_bytes"]))
+                a_per = -(-a_panels // tasks)
         words["a_per_task"], words["b_per_task"] = a_per, b_per
         words["rows_of_tasks"], words["columns_of_tasks"] = -(-a_panels // a_per), -(-b_panels // b_per)
         # rows of a are rows of what was computed before and of the result: a core finds those it wrote itself
