@@ -31,16 +31,17 @@ LISTS, WORDS = 8, 264
 
 
 class Watcher(Protocol):
-    """Who has to know that Python looks into an array's memory: whatever else happens there is done by kernels."""
+    """Who has to know what is not done by kernels alone: that Python looks into an array's memory, say."""
 
-    def looks(self) -> None:
-        """Python is about to look, and may go on as it likes."""
+    def told(self, why: str) -> None:
+        """Something like that is about to happen."""
 
     def check(self, function: Callable[..., None], *arguments: Any) -> None:
         """Calls a function that looks and does nothing else but raise an error."""
 
 
 watchers: list[Watcher] = []
+LOOKED = "Python looks into an array's memory"
 
 
 class HostDevice(Device):
@@ -99,6 +100,7 @@ class HostDevice(Device):
 
     def adopt(self, host: np.ndarray[Any, Any], dtype: DType) -> Array:
         """The memory of a NumPy array as an Array, without a copy; the two share every later change."""
+        tell(LOOKED)
         strides = tuple(s // host.itemsize for s in host.strides)
         if any(s % host.itemsize for s in host.strides):
             raise DeviceError(
@@ -143,20 +145,25 @@ class _Exposed:
         }
 
 
+def tell(why: str) -> None:
+    """Has watchers know what kernels alone could not do again."""
+    for watcher in watchers:
+        watcher.told(why)
+
+
 def view(array: Array) -> np.ndarray[Any, Any]:
     """The memory of a host array as NumPy sees it, without a copy. For kernels, uploads and downloads only."""
-    for watcher in watchers:
-        watcher.looks()
+    tell(LOOKED)
     shown = np.asarray(_Exposed(array))
     return shown if shown.dtype == array.dtype.numpy else shown.view(array.dtype.numpy)
 
 
 def check(function: Callable[..., None], *arguments: Any) -> None:
     """Calls a function that looks into memory and does nothing else but raise an error."""
-    if watchers:  # one at most
-        watchers[0].check(function, *arguments)
-    else:
-        function(*arguments)
+    for watcher in watchers:  # one at most, which may go at any time
+        watcher.check(function, *arguments)
+        return
+    function(*arguments)
 
 
 cpu = register(HostDevice("cpu", "pellucid.kernels.cpu"))

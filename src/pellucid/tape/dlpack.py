@@ -15,6 +15,7 @@ from ..base.dtypes import DType
 from ..base.errors import DeviceError, DTypeError, GradientError
 from ..base.shapes import contiguous_strides
 from ..device import Array, Buffer, HostDevice, cpu
+from ..device.cpu import LOOKED, tell
 from .tensor import Tensor
 
 HOST = (1, 0)  # kDLCPU and its only number
@@ -128,6 +129,7 @@ def to_dlpack(
     if stream is not None or dl_device not in (None, host):
         got = f"stream {stream!r}" if stream is not None else f"device {dl_device}"
         raise DeviceError("dlpack", "the tensor is in host memory", got=got, expected=f"device {host}, no stream")
+    tell(LOOKED)
     array = tensor.device.kernels.copy(tensor.array) if copy else tensor.array
     new, _, structure = _FORMS[0] if max_version is not None and max_version >= _VERSION else _FORMS[1]
     managed = structure()
@@ -195,6 +197,7 @@ def from_dlpack(source: Any) -> Tensor:
     if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
         raise DTypeError("from_dlpack", "the object shares no memory", got=type(source).__name__, expected="__dlpack__")
     _refuse_other_device(int(source.__dlpack_device__()[0]))
+    tell(LOOKED)
     try:
         capsule = source.__dlpack__(max_version=_VERSION)
     except TypeError:  # an object from before DLPack 1.0 takes no such argument

@@ -12,8 +12,9 @@ and `refusal` says why. What no recording can see is a function whose Python wou
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...device import Array, Buffer, HostDevice, pool
@@ -23,6 +24,7 @@ from ...device.region import Region
 from . import launch
 
 _one_at_a_time = threading.Lock()
+_current: Recording | None = None
 
 
 class Recording:
@@ -40,7 +42,7 @@ class Recording:
         self._thread = threading.get_ident()
         self._calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._run = pool.run
-        self._checks = False
+        self._checks = self._over = False
 
     @classmethod
     def of(cls, function: Callable[[], Sequence[Array]], device: HostDevice, *, most_bytes: int) -> Recording:
@@ -48,8 +50,10 @@ class Recording:
 
         Where it needs more than `most_bytes` it runs as always. Waits while another thread records.
         """
+        global _current
         made = cls(device, most_bytes)
         with _one_at_a_time:
+            _current = made
             made._record(function)
         return made
 
@@ -65,13 +69,13 @@ class Recording:
         self._calls, self.results, self.refusal = [], [], "it was freed"
         self._region.free()
 
-    def looks(self) -> None:
-        if threading.get_ident() == self._thread and not self._checks:
-            self._refuse("Python looks into an array's memory")
+    def told(self, why: str) -> None:
+        if self._is_mine() and not self._checks:
+            self._refuse(why)
 
     def check(self, function: Callable[..., None], *arguments: Any) -> None:
         """Repeated in each replay, at its place between the launches."""
-        if threading.get_ident() != self._thread:
+        if not self._is_mine():
             function(*arguments)
             return
         self._checks = True
@@ -84,10 +88,10 @@ class Recording:
 
     def _record(self, function: Callable[[], Sequence[Array]]) -> None:
         pool.ready()
-        self._run, pool.run = pool.run, self._unseen
-        watchers.append(self)
-        launch.record_by(self._recorder)
         try:
+            self._run, pool.run = pool.run, self._unseen
+            watchers.append(self)
+            launch.record_by(self._recorder)
             with self._region:
                 self.results = list(function())
         except BaseException:
@@ -95,9 +99,10 @@ class Recording:
             self._region.free()
             raise
         finally:
-            launch.record_by(None)
-            watchers.remove(self)
-            pool.run = self._run
+            try:
+                self._end()
+            finally:
+                self._end()  # all of it, where a signal's handler raised in the midst of it
         self.nbytes = self._region.nbytes
         buffers = {id(a.buffer): a.buffer for a in self.results if self._region.owns(a.buffer)}
         kept = sum(size_class(b.nbytes) for b in buffers.values())
@@ -107,17 +112,41 @@ class Recording:
             self._calls = []
             self._region.free()
 
+    def _end(self) -> None:
+        """Everything as it was before; once more does no harm."""
+        global _current
+        self._over = True
+        self._region.leave()
+        if self in watchers:
+            watchers.remove(self)
+        if pool.run == self._unseen:
+            pool.run = self._run
+        launch.record_by(None)
+        _current = None
+
+    def _is_mine(self) -> bool:
+        """Whether this is what is recorded, and not another thread."""
+        return not self._over and threading.get_ident() == self._thread
+
     def _recorder(self, of: launch.Launch) -> Callable[..., None]:
         def record(n_items: int, grain: int, *arguments: Any) -> None:
-            if threading.get_ident() == self._thread and self.refusal is None and not self._checks:
+            if self._is_mine() and self.refusal is None and not self._checks:
                 of.native(n_items, grain, *arguments)
                 self._calls.append((of.native, (n_items, grain, *map(self._at_its_place, arguments))))
                 if self._region.nbytes > self._most:
                     self._refuse(f"it needs more than {self._most:,} bytes")
-            else:
-                of.native(n_items, grain, *arguments)
+                return
+            of.native(n_items, grain, *arguments)
+            if not self._over and self.refusal is None and not self._checks and self._touches(arguments):
+                self._refuse("another thread computes a part of it")
 
         return record
+
+    def _touches(self, arguments: Iterable[Any]) -> bool:
+        """Whether one of the arguments is memory of the region."""
+        return any(
+            self._touches(a) if type(a) is list else type(a) is Array and self._region.owns(a.buffer) for a in arguments
+        )
 
     def _at_its_place(self, argument: Any) -> Any:
         """An argument as it can be kept: memory of the region by its address alone, so that it is given to others."""
@@ -130,7 +159,7 @@ class Recording:
         return Array(place, argument.shape, argument.dtype, argument.strides, argument.offset)
 
     def _unseen(self, *arguments: Any) -> None:
-        if threading.get_ident() == self._thread:
+        if self._is_mine():
             self._refuse("it calls native code that is not a launch")
         self._run(*arguments)
 
@@ -138,3 +167,16 @@ class Recording:
         if self.refusal is None:
             self.refusal, self._calls = why, []
             self._region.leave()
+
+
+def _after_fork() -> None:
+    """The thread that recorded may be another one, which is not here."""
+    global _one_at_a_time
+    _one_at_a_time = threading.Lock()
+    if _current is not None:
+        _current._refuse("the process was forked")
+        _current._end()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
