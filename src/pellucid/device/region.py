@@ -12,8 +12,9 @@ import ctypes
 import sys
 import threading
 from array import array as int64_words
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from ..base.errors import DeviceError
 from . import blocks
 from .cpu import CACHED, IN_USE, KEEP, PEAK, POISON, WORDS
 from .device import Buffer
@@ -61,6 +62,9 @@ class Region:
     def owns(self, buffer: Buffer) -> bool:
         """Whether a Buffer is of this region."""
         return blocks.owner(buffer) == self._words.buffer_info()[0]
+
+    def __reduce__(self) -> NoReturn:
+        raise DeviceError("Region", "memory apart can't be copied", hint="copy what is computed in it")
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
