@@ -33,11 +33,11 @@ class Recording:
     results: Arrays that hold what the function returned, anew after each replay. nbytes: of the memory it works in.
     """
 
-    def __init__(self, device: HostDevice, most_bytes: int) -> None:
+    def __init__(self, device: HostDevice, inputs: Sequence[Array], most_bytes: int) -> None:
         self.results: list[Array] = []
         self.refusal: str | None = None
         self.nbytes = 0
-        self._device, self._most = device, most_bytes
+        self._inputs, self._most = {id(a.buffer): a for a in inputs}, most_bytes
         self._region: Region = device.region()
         self._thread = threading.get_ident()
         self._calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -45,13 +45,16 @@ class Recording:
         self._checks = self._over = False
 
     @classmethod
-    def of(cls, function: Callable[[], Sequence[Array]], device: HostDevice, *, most_bytes: int) -> Recording:
+    def of(
+        cls, function: Callable[[], Sequence[Array]], device: HostDevice, *, inputs: Sequence[Array], most_bytes: int
+    ) -> Recording:
         """Runs the function in this thread and records it. It returns every Array that is to outlive it.
 
+        inputs: Arrays it reads whose numbers the caller changes before a replay.
         Where it needs more than `most_bytes` it runs as always. Waits while another thread records.
         """
         global _current
-        made = cls(device, most_bytes)
+        made = cls(device, inputs, most_bytes)
         with _one_at_a_time:
             _current = made
             made._record(function)
@@ -149,10 +152,13 @@ class Recording:
         )
 
     def _at_its_place(self, argument: Any) -> Any:
-        """An argument as it can be kept: memory of the region by its address alone, so that it is given to others."""
+        """An argument as it can be kept: memory of the region by its address alone, so that it is given to others, and
+        of the inputs, so that it can be told whether anybody else keeps them."""
         if type(argument) is list:
             return [self._at_its_place(a) for a in argument]
-        if type(argument) is not Array or not self._region.owns(argument.buffer):
+        if type(argument) is not Array:
+            return argument
+        if id(argument.buffer) not in self._inputs and not self._region.owns(argument.buffer):
             return argument
         b = argument.buffer
         place = Buffer(b.device, b.address, b.nbytes, None)
