@@ -253,7 +253,8 @@ class Trainer:
     def _trained(self, batch: Any, recorded: RecordedStep) -> StepResult:
         """One step, replayed where it can be."""
         c = self.config
-        if settings().replay and c.micro_batches == 1 and isinstance(self.objective, NextToken):
+        if settings().replay and c.micro_batches == 1 and type(self.objective) is NextToken:
+            recorded.model, recorded.optimizer, recorded.max_norm = self.model, self.optimizer, c.max_norm
             return recorded(batch)
         how: dict[str, Any] = {"micro_batches": c.micro_batches, "objective": self.objective}
         return train_step(self.model, self.optimizer, batch, max_norm=c.max_norm, **how)
