@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,12 +16,13 @@ import pytest
 
 import pellucid as pl
 from pellucid.base import dtypes
-from pellucid.base.errors import DeviceError, GradientError, NonFiniteError
+from pellucid.base.errors import DeviceError, GradientError, NonFiniteError, ShapeError
 from pellucid.base.rng import Generator
 from pellucid.data import TokenBatch
 from pellucid.device import cpu, pool
 from pellucid.device.cpu import watchers
 from pellucid.kernels.cpu import launch
+from pellucid.kernels.cpu.indices import check_indices
 from pellucid.models import TransformerLM
 from pellucid.nn import Dropout, LoraConfig, add_lora
 from pellucid.optim import AdamW
@@ -330,3 +333,27 @@ def test_a_fork_while_another_thread_records() -> None:
         recorded(batch(i))
     assert results == [0]
     assert recorded.replayed == 2
+
+
+def test_indices_of_several_threads_are_told_apart() -> None:
+    """None that is outside is missed because another thread has found its own inside."""
+    good, bad = pl.tensor(np.zeros(20, np.int64)).array, pl.tensor(np.full(20, 99)).array
+    interval, end = sys.getswitchinterval(), threading.Event()
+
+    def others() -> None:
+        while not end.is_set():
+            check_indices("others", good, 10)
+
+    threads = [threading.Thread(target=others) for _ in range(3)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(10_000):
+            with pytest.raises(ShapeError):
+                check_indices("mine", bad, 10)
+    finally:
+        end.set()
+        sys.setswitchinterval(interval)
+        for thread in threads:
+            thread.join()

@@ -17,8 +17,9 @@ _COUNT = Array(Buffer(cpu, _count.buffer_info()[0], 8, _count), (1,), dtypes.int
 
 @kernel
 def _outside(lo, hi, indices, size, count):
-    """How many are outside 0 to size - 1. One chunk, under Python's lock: `count` is everybody's."""
-    found = 0
+    """Counts on for each that is outside 0 to size - 1. One chunk, under Python's lock: `count` is everybody's, and is
+    never less, since another thread may come between a launch and a look at it."""
+    found = load(count, 0)
     for i in range(lo, hi):
         v = load(indices, i)
         if v < 0 or v >= size:
@@ -32,7 +33,7 @@ def check_indices(where: str, indices: Array, size: int, weights: Array | None =
 
 
 def _check(where: str, indices: Array, size: int, weights: Array | None) -> None:
-    n = indices.size
+    n, before = indices.size, _count[0]
     _outside.launch(n, n + 1, indices, size, _COUNT)
-    if n and _count[0]:
+    if _count[0] != before:  # by these indices, or another thread's
         slowly.check_indices(where, indices, size, weights)
