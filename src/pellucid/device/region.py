@@ -67,7 +67,7 @@ class Region:
         raise DeviceError("Region", "memory apart can't be copied", hint="copy what is computed in it")
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
+        if not sys.is_finalizing() and hasattr(self, "_counted"):  # it was made to its end
             self.free()
 
     def free(self) -> None:

@@ -245,9 +245,10 @@ def backward(root: Tensor, gradient: Tensor | None = None, *, keep_tape: bool = 
     pending: dict[int, Array] = {root.op.sequence: seed}
     made: dict[int, Tensor] = {}  # leaves whose gradient is this pass's own
     trace = state.trace if traces else None
-    recording, state.recording = state.recording, False
-    pauses.append(None)
-    try:
+    recording = state.recording
+    try:  # from here on: a signal's handler may raise behind any call
+        state.recording = False
+        pauses.append(None)
         while ops:
             op = ops.pop()
             dy = pending.pop(op.sequence, None)

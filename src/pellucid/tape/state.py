@@ -25,9 +25,10 @@ pauses: list[None] = []  # one for each time that recording was switched off and
 @contextmanager
 def no_grad() -> Iterator[None]:
     """Operations inside are not recorded: results do not require gradients and keep nothing for backward."""
-    before, state.recording = state.recording, False
-    pauses.append(None)
-    try:
+    before = state.recording
+    try:  # from here on: a signal's handler may raise behind any call
+        state.recording = False
+        pauses.append(None)
         yield
     finally:
         state.recording = before
