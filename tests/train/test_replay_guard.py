@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -357,3 +358,43 @@ def test_indices_of_several_threads_are_told_apart() -> None:
         sys.setswitchinterval(interval)
         for thread in threads:
             thread.join()
+
+
+def test_memory_is_given_back_while_another_thread_allocates() -> None:
+    """As a recording does: the lists of free blocks are walked under Python's lock."""
+    interval, end = sys.getswitchinterval(), threading.Event()
+
+    def allocate_some() -> None:
+        for nbytes in (64, 1024, 4096):
+            _ = [cpu.allocate(nbytes) for _ in range(200)]
+
+    def others() -> None:
+        while not end.is_set():
+            allocate_some()
+
+    thread = threading.Thread(target=others)
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        for _ in range(1000):
+            allocate_some()
+            cpu.trim()
+    finally:
+        end.set()
+        sys.setswitchinterval(interval)
+        thread.join()
+
+
+def test_the_first_operations_of_two_threads() -> None:
+    code = """if True:
+        import sys, threading
+        import pellucid as pl
+        sys.setswitchinterval(1e-6)
+        x, results = pl.full((2,), 1.0), []
+        operations = (lambda: x + x, lambda: x * x, lambda: x - x, lambda: x / x)
+        threads = [threading.Thread(target=lambda f=f: results.append(f())) for f in operations]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        assert len(results) == 4, results
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -320,10 +320,11 @@ def _compile() -> tuple[int, ...]:
 _allocate, _trim, _size_class = _compile()
 _sites: dict[Device, tuple[array[int], array[int], object]] = {}  # what the built-ins point to
 
-trim: Callable[[int], None] = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_trim)
-"""Gives every free block of the device with these words, by their address, back to the system."""
+trim: Callable[[int], None] = ctypes.PYFUNCTYPE(None, ctypes.c_int64)(_trim)
+"""Gives every free block of the device with these words, by their address, back to the system. Under Python's lock, as
+all that walks in these lists."""
 
-size_class: Callable[[int], int] = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(_size_class)
+size_class: Callable[[int], int] = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(_size_class)
 """Bytes of the block that serves a request of `nbytes`."""
 
 
