@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,6 +24,7 @@ from .state import pauses, state, traces
 from .tensor import Tensor
 
 _sequence = itertools.count()
+_one_at_a_time = threading.Lock()
 
 Gradients = dict[str, Any]  # input name -> Array, None, or a list of them for a variadic input
 
@@ -155,7 +157,8 @@ class Op:
 def _first_apply(cls: type[Op], *inputs: Tensor | None, **options: Any) -> Tensor:
     """`apply` until it is called: writes out the functions of this Op, which would take too long for all at import."""
     scope = {"state": state, "traces": traces, "pauses": pauses, "sequence": _sequence, "mixed": _mixed}
-    scope["new_tensor"] = _tensor_maker()
+    with _one_at_a_time:
+        scope["new_tensor"] = _tensor_maker()
     apply = written.applying(cls, cls.forward, scope)
     cls.save = written.saving(cls, cls.saves)  # type: ignore[method-assign]
     cls.release = written.releasing(cls, cls.saves)  # type: ignore[method-assign]
