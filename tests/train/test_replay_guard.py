@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -398,3 +399,24 @@ def test_the_first_operations_of_two_threads() -> None:
         assert len(results) == 4, results
     """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_step_within_a_step() -> None:
+    """A module that trains another model, here or in another thread: neither waits for the other."""
+    for threads in (None, ThreadPoolExecutor(1)):
+        plain, recorded, model = pair()
+        inner = [TransformerLM(CONFIG), TransformerLM(CONFIG)]
+        steps = [RecordedStep(m, adamw(m), max_norm=1.0) for m in inner]
+
+        def change(x: pl.Tensor, step: RecordedStep, threads: ThreadPoolExecutor | None = threads) -> pl.Tensor:
+            _ = step(batch(5)) if threads is None else threads.submit(step, batch(5)).result(timeout=60)
+            return x
+
+        for m, step in zip((model, recorded.model), steps, strict=True):
+            m.model.norm = Before(m.model.norm, partial(change, step=step))
+        for i in range(6):
+            assert recorded(batch(i)) == plain(batch(i))
+        assert bits(recorded.model) == bits(model)
+        if threads is None:  # a replay does not run what another thread does
+            assert bits(inner[0]) == bits(inner[1])
+            assert steps[1].replayed > 0

@@ -144,10 +144,10 @@ class RecordedStep:
                 tell("it keeps its batch, whose memory is that of the next")
             return [loss.array, norm.array, scale.array, *(p.grad.array for p in parameters if p.grad is not None)]
 
-        recording = load(f"{_BACKEND}.recording").Recording.of(
-            compute, device, inputs=arrays, most_bytes=self.most_bytes
-        )
-        self.refusal = self._refused = recording.refusal
+        recordings = load(f"{_BACKEND}.recording")
+        recording = recordings.Recording.of(compute, device, inputs=arrays, most_bytes=self.most_bytes)
+        self.refusal = recording.refusal
+        self._refused = None if recording.refusal == recordings.BUSY else recording.refusal
         if recording.refusal is None:
             self._trained = [p for p in parameters if p.grad is not None]
             for p in self._trained:

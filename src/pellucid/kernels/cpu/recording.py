@@ -25,6 +25,7 @@ from . import launch
 
 _one_at_a_time = threading.Lock()
 _current: Recording | None = None
+BUSY = "something else is being recorded"
 
 
 class Recording:
@@ -51,12 +52,14 @@ class Recording:
         """Runs the function in this thread and records it. It returns every Array that is to outlive it.
 
         inputs: Arrays it reads whose numbers the caller changes before a replay.
-        Where it needs more than `most_bytes` it runs as always. Waits while another thread records.
+        Where it needs more than `most_bytes` it runs as always, and while anything else is recorded, which may wait for
+        this or be what calls it.
         """
-        global _current
         made = cls(device, inputs, most_bytes)
+        if _current is not None:
+            made.results, made.refusal = list(function()), BUSY
+            return made
         with _one_at_a_time:
-            _current = made
             made._record(function)
         return made
 
@@ -90,8 +93,10 @@ class Recording:
             self._calls.append((function, tuple(map(self._at_its_place, arguments))))
 
     def _record(self, function: Callable[[], Sequence[Array]]) -> None:
+        global _current
         pool.ready()
         try:
+            _current = self
             self._run, pool.run = pool.run, self._unseen
             watchers.append(self)
             launch.record_by(self._recorder)
