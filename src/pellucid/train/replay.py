@@ -27,7 +27,7 @@ from .step import StepResult, finish, train_step
 if TYPE_CHECKING:
     from ..kernels.cpu.recording import Recording
 
-MOST_BYTES = 512 << 20  # a step of more takes far longer than its Python
+MOST_BYTES = 256 << 20  # a step of more takes far longer than its Python
 _BEFORE = 2  # steps alike that run as always first: they compile kernels and make what is kept from then on
 _BACKEND = "pellucid.kernels.cpu"
 
@@ -60,9 +60,8 @@ class RecordedStep:
         self._rooms: list[np.ndarray[Any, Any]] = []  # for a batch, where the recording reads it
         self._trained: list[Tensor] = []  # the parameters whose gradients it writes
         self._references: list[int] = []  # to each of its results and its memory, where nobody keeps them
-        self._found: tuple[list[Tensor], list[list[Any]]] | None = (
-            None  # in the model, with these attributes of modules
-        )
+        self._found: tuple[list[Tensor], list[list[Any]]] | None = None  # in the model, as its modules are now
+        self._too_large: tuple[int, ...] = ()  # a shape of batches
 
     def __call__(self, batch: TokenBatch) -> StepResult:
         """One step. Raises what `train_step` does."""
@@ -74,6 +73,8 @@ class RecordedStep:
         self._alike += 1
         self.refusal = hindrance or self._refused
         self.optimizer.zero_grad()
+        if self._alike == _BEFORE and hindrance is None:
+            return self._measured(batch)
         if self._recording is not None and _references(self._recording.results) != self._references:
             self.refusal = "somebody keeps gradients of the last replay"
         if self.refusal is not None or self._alike <= _BEFORE:
@@ -85,6 +86,21 @@ class RecordedStep:
             results = self._replay(self._recording, checked)
         loss, norm, scale = (Tensor(a) for a in results[:3])
         return finish(self.optimizer, StepResult(loss.item(), norm.item(), batch.n_targets), scale)
+
+    def _measured(self, batch: TokenBatch) -> StepResult:
+        """A step as always, which tells how much memory one takes."""
+        device = self.model.device
+        assert isinstance(device, HostDevice)
+        most, before = device.peak_bytes, device.bytes_in_use
+        device.peak_bytes = before
+        try:
+            result = train_step(self.model, self.optimizer, batch, max_norm=self.max_norm)
+        finally:
+            taken = device.peak_bytes - before
+            device.peak_bytes = max(most, device.peak_bytes)
+        if taken > self.most_bytes:
+            self._too_large = batch.inputs.shape
+        return result
 
     def free(self) -> None:
         """Forgets the recording and gives its memory back; the next steps run as always again."""
@@ -105,6 +121,8 @@ class RecordedStep:
             return "dropout draws other numbers in each step"
         if config.experts is not None:
             return "the router decides in each step how many tokens an expert gets"
+        if batch.inputs.shape == self._too_large:
+            return f"it needs more than {self.most_bytes:,} bytes"
         if batch.starts is not None:
             return "documents are packed in another way in each step"
         if getattr(self.model.loss, "__func__", None) is not TransformerLM.loss:
@@ -144,6 +162,7 @@ class RecordedStep:
                 tell("it keeps its batch, whose memory is that of the next")
             return [loss.array, norm.array, scale.array, *(p.grad.array for p in parameters if p.grad is not None)]
 
+        device.trim()  # what steps took that ran as always
         recordings = load(f"{_BACKEND}.recording")
         recording = recordings.Recording.of(compute, device, inputs=arrays, most_bytes=self.most_bytes)
         self.refusal = recording.refusal
@@ -156,7 +175,6 @@ class RecordedStep:
             self._rooms = [device.host(a) for a in arrays]
             self._recording = recording
             self._show(recording.results)
-            device.trim()  # what steps took that ran as always
         return recording.results
 
     def _replay(self, recording: Recording, checked: Checked) -> list[Array]:
