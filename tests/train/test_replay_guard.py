@@ -117,6 +117,16 @@ def test_a_module_that_keeps_its_batch(change: Callable[[pl.Tensor], pl.Tensor])
         assert np.array_equal(ids.numpy().reshape(-1), batch(i).inputs.reshape(-1))
 
 
+def test_dropout_of_attention_alone() -> None:
+    plain, recorded, model = pair()
+    for m in (model, recorded.model):
+        m.model.layers[1].self_attn.dropout = 0.5
+    for i in range(6):
+        assert recorded(batch(i)) == plain(batch(i))
+    assert recorded.refusal == "it draws random numbers, other ones each time"
+    assert bits(recorded.model) == bits(model)
+
+
 # --- what overrides the parts of a step -------------------------------------------------------------------------------
 
 

@@ -41,7 +41,7 @@ class Watcher(Protocol):
 
 
 watchers: list[Watcher] = []
-LOOKED = "Python looks into an array's memory"
+LOOKED, DRAWN = "Python looks into an array's memory", "it draws random numbers, other ones each time"
 
 
 class HostDevice(Device):

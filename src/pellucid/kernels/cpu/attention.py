@@ -18,6 +18,7 @@ import numpy as np
 from ...base import dtypes
 from ...base.dtypes import DType
 from ...device import Array
+from ...device.cpu import DRAWN, tell
 from ..indices import check_starts
 from . import attention_pairs
 from .attention_backward import attention_backward
@@ -68,6 +69,8 @@ def attention(
     tk, kv_heads = k.shape[1], k.shape[2]
     groups = heads // max(1, kv_heads)
     precise = dtypes.float64 if q.dtype is dtypes.float64 else dtypes.float32
+    if dropout > 0:
+        tell(DRAWN)
     if starts is not None:
         check_starts("attention", starts, tk - tq)
     o, lse = q.device.empty(q.shape, q.dtype), q.device.empty((batch, heads, tq), precise)

@@ -11,15 +11,13 @@ import math
 import numpy as np
 
 from ...device import Array
-from ...device.cpu import tell
+from ...device.cpu import DRAWN, tell
 from .elementwise import GRAIN, fresh, plan_of
 from .formats import load, store
 from .functions import inlined, like
 from .launch import kernel
 from .memory import contiguous
 from .philox import philox
-
-_DRAWN = "it draws random numbers, other ones each time"
 
 
 @kernel
@@ -63,7 +61,7 @@ def dropout(x: Array, *, p: float, seed: int, counter: int) -> Array:
     """y[i] = x[i] / (1 - p) where u[i] >= p, else 0. u[i] in [0, 1) is word counter + i of the Philox stream `seed`
     (top 24 bits), i the row-major index; applied to dy with the same numbers it is its own backward
     (Srivastava et al. 2014)."""
-    tell(_DRAWN)
+    tell(DRAWN)
     x = contiguous(x)
     q = plan_of(x)
     y = fresh(q, x, x.dtype)
@@ -96,6 +94,6 @@ def _normal(lo, hi, y, n, std, low, high, first):
 def normal_(target: Array, *, std: float, seed: int, counter: int) -> None:
     """Every element of a contiguous target = std z, z[i] number i of `base.rng.normals(seed, counter, n)`, i the
     row-major index (Box & Muller 1958)."""
-    tell(_DRAWN)
+    tell(DRAWN)
     n, low, high = target.size, seed & 0xFFFFFFFF, seed >> 32
     _normal((n + 3) // 4, GRAIN // 16, target, n, float(std), low, high, counter // 4)
