@@ -86,9 +86,8 @@ def _fresh_words() -> int64_words[int]:
             break
     else:
         words = int64_words("q", bytes(8 * WORDS))
-        ctypes.pythonapi.Py_IncRef(
-            ctypes.py_object(words)
-        )  # a Buffer may outlive everything here, as the interpreter ends
+        # A Buffer may outlive everything here, as the interpreter ends.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
         return words
     words[:] = int64_words("q", bytes(8 * WORDS))
     return words

@@ -80,8 +80,8 @@ class Recording:
             self._refuse(why)
 
     def check(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Repeated in each replay, at its place between the launches."""
-        if not self._is_mine():
+        """Repeated in each replay, at its place between the launches; a check within another with that one."""
+        if not self._is_mine() or self._checks:
             function(*arguments)
             return
         self._checks = True
