@@ -67,8 +67,8 @@ MESSAGES: list[tuple[Callable[[], object], type[PellucidError], str]] = [
     (
         lambda: settings.read({"PELLUCID_ISA": "sse"}),
         errors.ConfigError,
-        "PELLUCID_ISA: unknown instruction path; got 'sse', expected one of amx, avx512bf16, avx512, avx2, neon, "
-        "portable",
+        "PELLUCID_ISA: unknown instruction path; got 'sse', expected one of amx, avx512bf16, avx512fma, avx512, "
+        "avx2, neon, portable",
     ),
 ]
 

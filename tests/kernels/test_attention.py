@@ -102,7 +102,7 @@ def check(
     """Both passes against the definition. The backward pass of both gets the same o and lse. On a path without
     products of bfloat16 pairs operands stay as they are, whatever is asked for, and the results are as good."""
     defined = keyword
-    if kind == "mixed" and not isa.current().bf16:
+    if kind == "mixed" and not isa.current().pairs:
         defined, kind = keyword | {"operand_dtype": None}, "accumulate"
     with np.errstate(all="ignore"):
         o, lse = cpu.kernels.attention(q, k, v, **keyword)

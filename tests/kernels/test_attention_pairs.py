@@ -38,7 +38,7 @@ def test_any_strides(shape: Shape, dtype: DType) -> None:
         check(*arrays, shape.keyword | MIXED, name, "mixed")
 
 
-@pytest.mark.skipif(not isa.current().bf16, reason="this processor has no products of bfloat16 pairs")
+@pytest.mark.skipif(not isa.current().pairs, reason="no products of bfloat16 pairs are used here")
 def test_operands_that_are_exact_in_bfloat16_give_the_exact_scores() -> None:
     shape = Shape(1, 40, 56, 2, 1, 24)
     whole = [np.round(x) for x in shape.arrays()]  # small integers: nothing is rounded but softmax weights
@@ -109,6 +109,6 @@ def test_a_path_without_such_products_keeps_its_operands() -> None:
         "first, second = (t.numbers(t.cpu.kernels.attention(*a, **o)[0]) for o in options)\n"
         "assert (first == second).all()"
     )
-    other = next(path for path in isa.available() if not path.bf16)
+    other = next(path for path in isa.available() if not path.pairs)
     environment = os.environ | {"PELLUCID_ISA": other.name, "PYTHONPATH": str(Path(__file__).parents[1])}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=300)

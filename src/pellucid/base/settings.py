@@ -14,8 +14,8 @@ class Settings:
     """Switches of one process, read once at the first use.
 
     threads: PELLUCID_THREADS, CPU threads of the worker pool (default: the cores this process may use).
-    isa: PELLUCID_ISA, forces a CPU instruction path ("amx", "avx512bf16", "avx512", "avx2", "neon", "portable"); None
-        picks the best.
+    isa: PELLUCID_ISA, forces a CPU instruction path ("amx", "avx512bf16", "avx512fma", "avx512", "avx2", "neon",
+        "portable"); None picks the best.
     poison: PELLUCID_POISON=1 fills every fresh buffer with NaN bytes, so that reading unwritten memory shows.
     replay: PELLUCID_REPLAY=0 runs the Python of every training step, also where its launches could be replayed.
     cache: PELLUCID_CACHE, folder for compiled kernels (default ~/.cache/pellucid).
@@ -44,7 +44,7 @@ def read(environ: dict[str, str] | None = None) -> Settings:
             raise ConfigError("PELLUCID_THREADS", "not a thread count", got=repr(text), expected="1 to 1024")
         threads = int(text)
     poison, replay = (_switch(env, f"PELLUCID_{name}", default) for name, default in (("POISON", "0"), ("REPLAY", "1")))
-    isas = ("amx", "avx512bf16", "avx512", "avx2", "neon", "portable")
+    isas = ("amx", "avx512bf16", "avx512fma", "avx512", "avx2", "neon", "portable")
     isa = env.get("PELLUCID_ISA") or None
     if isa is not None and isa not in isas:
         raise ConfigError(

@@ -120,12 +120,17 @@ def use() -> dict[str, Any]:
     return {
         "device": "cpu" + (" (a GPU was found; Pellucid does not use it yet)" if _gpus() else ""),
         "instruction_path": f"{path.name}{forced}, of {', '.join(i.name for i in isa.available())}",
-        "mixed_precision": "bfloat16, in one instruction"
-        if path.bf16
-        else "bfloat16, emulated: float32 is faster here",
+        "mixed_precision": f"bfloat16, {_products(path)}",
         "threads": switches.threads,
         "kernel_cache": f"{kept.folder}: {state}" + _writable(kept.folder),
     }
+
+
+def _products(path: isa.Isa) -> str:
+    """How bfloat16 is multiplied."""
+    if not path.bf16:
+        return "emulated: float32 is faster here"
+    return "in one instruction" if path.pairs else "multiplied as float32: pairs are slower here"
 
 
 def _writable(folder: Path) -> str:

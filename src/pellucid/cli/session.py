@@ -69,7 +69,7 @@ class Curve:
 
 
 def best_precision() -> Literal["float32", "bfloat16"]:
-    """bfloat16 where the processor multiplies it, else float32."""
+    """bfloat16 where the processor has instructions for it, else float32."""
     return "bfloat16" if current().bf16 else "float32"
 
 

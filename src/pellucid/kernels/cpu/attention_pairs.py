@@ -50,7 +50,7 @@ _LOWEST = -3.0e38  # above minus infinity and below every score
 
 def serves(operand_dtype: DType | None, precise: DType) -> bool:
     """Whether this process multiplies pairs, and is asked to. Elsewhere operands stay as they are, which is finer."""
-    return operand_dtype is dtypes.bfloat16 and precise is dtypes.float32 and current().bf16
+    return operand_dtype is dtypes.bfloat16 and precise is dtypes.float32 and current().pairs
 
 
 def forward(

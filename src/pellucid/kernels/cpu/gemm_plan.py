@@ -27,12 +27,12 @@ from .vectors_ir import SIZE, TILE_LINES, Format
 _K_BYTES = 3072  # of one line in a block of k: a panel of each operand stays in the first two cache levels
 _PACKED_BYTES = 6 << 20  # of packed operands in a block: they stay in the last cache level
 _GROUP_BYTES = 256 << 10  # of b's panels in a task: they stay in the second cache level
-_LARGE_GROUP_BYTES = 512 << 10  # the same on processors with tile registers, which have more of that level
+_LARGE_GROUP_BYTES = 512 << 10  # the same where there is more of that level
 _TILES_GROUP_BYTES = 1 << 20  # the same in tile registers
 _DIRECT_BYTES = 128 << 10  # of an operand that is read where it lies: once a tile, so it has to be near
 _WIDE_DIRECT_BYTES = 2 << 20  # the same in vectors of a cache line, whose larger tiles read it less often
 _DIRECT_PRODUCTS = 1 << 27  # multiplications, in tiles of four vectors: more of them pay for packing
-_LINES_DIRECT_BYTES = 5 << 18  # there, of an a whose neighbours in memory are rows: each step is another cache line
+_LINES_DIRECT_BYTES = 5 << 18  # there, of a b, and of an a whose neighbours in memory are rows
 _WAY_BYTES = 4096  # lines a multiple of this apart compete for the same few places in the first cache level
 _TASKS = 24  # wanted in a pass, so that threads finish together
 _TASKS_A_THREAD = 4  # at least, on many
@@ -257,11 +257,8 @@ class _Planner:
         most = _WIDE_DIRECT_BYTES if wide else _DIRECT_BYTES
         if wide and side == "a" and k_stride == 1:  # a tile's rows of it, each read through, are as near as a panel
             most = lines * self.k * size
-        elif self.form.isa.vectors == 4:
-            if self.m * self.n * self.k > _DIRECT_PRODUCTS:
-                most = 0
-            elif side == "a":
-                most = _LINES_DIRECT_BYTES
+        elif self.form.isa.is_broad:
+            most = 0 if self.m * self.n * self.k > _DIRECT_PRODUCTS else _LINES_DIRECT_BYTES
         if x.dtype.name != self.form.name or lines * self.k * size > most:
             return False
         if side == "b":  # whole vectors of columns only
@@ -346,7 +343,7 @@ class _Planner:
         enough = words["a_lines"] >= self._least_tasks(large=True) * self.form.rows
         if self.form.name == "tiles":  # b is read again for each panel of a
             return enough and words["b_batch_bytes"] <= _TILES_GROUP_BYTES
-        return enough and not self.direct and self.form.isa.vector == 64 and not self.form.isa.tiles
+        return enough and not self.direct and self.form.isa.vector == 64 and not self.form.isa.is_broad
 
     def _least_tasks(self, *, large: bool) -> int:
         """Tasks wanted of a block."""
@@ -414,7 +411,7 @@ class _Planner:
         tasks = self._least_tasks(large=is_tiles or words["a_now"] == 1)
         wanted = max(1, -(-_TASK_FLOPS // tile), a_panels * b_panels // tasks)
         # panels of b in a task of `wanted` tiles
-        most, group = wanted, _LARGE_GROUP_BYTES if form.isa.tiles else _GROUP_BYTES
+        most, group = wanted, _LARGE_GROUP_BYTES if form.isa.is_broad else _GROUP_BYTES
         if is_tiles:  # square: both operands come from the last cache level, and a square of tiles reads least of them
             most, group = max(round(wanted**0.5), -(-wanted // a_panels)), _TILES_GROUP_BYTES
         b_per = max(1, min(b_panels, most, group // max(64, words["b_panel_bytes"])))

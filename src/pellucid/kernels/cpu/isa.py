@@ -26,7 +26,8 @@ class Isa:
     vector: bytes of a vector register.
     rows, vectors: the register tile of the matrix product, `rows` x (`vectors` vectors of columns).
     tiles: whether products of whole tiles of bfloat16 are one instruction (AMX).
-    bf16: whether products of bfloat16 pairs are one instruction.
+    bf16: whether rounding to bfloat16 is one instruction.
+    pairs: whether bfloat16 is multiplied in pairs, one instruction, and not as float32.
     dot8: whether sums of four products of int8 are one instruction (VNNI, which came before that for bfloat16).
     dot16: whether sums of two products of int16 are one instruction.
     fused: multiply-add is one instruction with one rounding.
@@ -41,6 +42,7 @@ class Isa:
     vectors: int
     tiles: bool
     bf16: bool
+    pairs: bool
     dot8: bool
     dot16: bool
     fused: bool
@@ -48,6 +50,11 @@ class Isa:
     machine: str | None
     cpu: str
     needs: tuple[str, ...]
+
+    @property
+    def is_broad(self) -> bool:
+        """Whether tiles are four vectors across: on processors that have 2 MB of second-level cache."""
+        return self.vectors == 4
 
     @property
     def features(self) -> str:
@@ -59,8 +66,9 @@ _AVX2 = ("avx2", "fma", "f16c", "bmi2")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
 _AVX512BF16 = (*_AVX512, "avx512vnni", "avx512bf16")
 
-#: Best first. Tiles fill the registers: accumulators + one step of columns + a broadcast row value. Intel's processors
-#: with AMX are faster in 6 x 4, which loads less for each sum; AMD's were measured in 12 x 2.
+#: Best first, but for what `available` says. Tiles fill the registers: accumulators + one step of columns + a broadcast
+#: row value. Intel's processors since those with AMX are faster in 6 x 4, which loads less for each sum; AMD's were
+#: measured in 12 x 2.
 ALL = (
     Isa(
         "amx",
@@ -73,15 +81,17 @@ ALL = (
         True,
         True,
         True,
+        True,
         "x86_64",
         "x86-64-v4",
         (*_AVX512BF16, "amx-tile", "amx-bf16"),
     ),
-    Isa("avx512bf16", 64, 12, 2, False, True, True, True, True, True, "x86_64", "x86-64-v4", _AVX512BF16),
-    Isa("avx512", 64, 12, 2, False, False, False, True, True, True, "x86_64", "x86-64-v4", _AVX512),
-    Isa("avx2", 32, 6, 2, False, False, False, True, True, True, "x86_64", "x86-64-v3", _AVX2),
-    Isa("neon", 16, 12, 2, False, False, False, False, True, True, "aarch64", "generic", ("neon",)),
-    Isa("portable", 16, 4, 2, False, False, False, False, False, False, None, "", ()),
+    Isa("avx512bf16", 64, 12, 2, False, True, True, True, True, True, True, "x86_64", "x86-64-v4", _AVX512BF16),
+    Isa("avx512fma", 64, 6, 4, False, True, False, True, True, True, True, "x86_64", "x86-64-v4", _AVX512BF16),
+    Isa("avx512", 64, 12, 2, False, False, False, False, True, True, True, "x86_64", "x86-64-v4", _AVX512),
+    Isa("avx2", 32, 6, 2, False, False, False, False, True, True, True, "x86_64", "x86-64-v3", _AVX2),
+    Isa("neon", 16, 12, 2, False, False, False, False, False, True, True, "aarch64", "generic", ("neon",)),
+    Isa("portable", 16, 4, 2, False, False, False, False, False, False, False, None, "", ()),
 )
 _BY_NAME = {isa.name: isa for isa in ALL}
 
@@ -110,9 +120,19 @@ def runs_here(isa: Isa) -> bool:
     return fits and (not isa.tiles or _may_use_tiles())
 
 
+def _has_slow_pairs() -> bool:
+    """Whether the host takes four times as long for a product of pairs as for one of float32: Intel's processors since
+    Sapphire Rapids, to be known by their float16 and the lack of what AMD alone has. (Measured, 6/207: 5.3 and 1.3
+    billion of them a second.)"""
+    _, features = _host()
+    return "avx512fp16" in features and "sse4a" not in features
+
+
 def available() -> tuple[Isa, ...]:
     """The paths the host can run, best first."""
-    return tuple(isa for isa in ALL if runs_here(isa))
+    slow = _has_slow_pairs()
+    found = [isa for isa in ALL if runs_here(isa)]
+    return tuple(sorted(found, key=lambda isa: ALL.index(isa) + 1.5 * (slow and isa.pairs and not isa.tiles)))
 
 
 @cache

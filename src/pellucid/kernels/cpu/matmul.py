@@ -178,5 +178,5 @@ def _format(a: DType, b: DType, operand: DType | None, path: isa.Isa) -> Format:
     if together is dtypes.float64:
         return Format("rounded64" if operand is dtypes.bfloat16 else "float64", path)
     if dtypes.bfloat16 in (operand, together):
-        return Format("tiles" if path.tiles else "pairs" if path.bf16 else "rounded", path)
+        return Format("tiles" if path.tiles else "pairs" if path.pairs else "rounded", path)
     return Format("float32", path)
