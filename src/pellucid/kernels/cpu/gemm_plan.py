@@ -103,9 +103,10 @@ def vector_pass(form: Format, source: DType) -> int:
 
 
 def panel_bytes(form: Format, width: int, k: int) -> int:
-    """Bytes of a packed panel of `width` lines, a multiple of 64."""
+    """Bytes of a packed panel of `width` lines: an odd number of cache lines, so that the same step of many panels,
+    which are packed together, doesn't compete for a few places in the first cache level."""
     behind = form.lanes - width if pack_ir.overlaps(form, width) else 0
-    return ((-(-k // form.per_step) * width + behind) * SIZE[form.unit] + 63) & -64
+    return ((-(-k // form.per_step) * width + behind) * SIZE[form.unit] + 63) & -64 | 64
 
 
 @dataclass(frozen=True)
@@ -383,7 +384,8 @@ class _Planner:
                 per_group = max(1, min(_ROW_BYTES // (width * size), panels // 8))
             else:  # whole rows of memory: what follows there is read next
                 per_group, pieces = panels, _TASKS_A_THREAD * pool.threads()
-                k_per_group = max(1, -(-words["steps"] // pieces)) * self.form.per_step
+                steps = max(1, -(-words["steps"] // pieces))
+                k_per_group = -(-steps // pack_ir.K_BLOCK) * pack_ir.K_BLOCK * self.form.per_step
         k_groups = max(1, -(-words["k"] // k_per_group))
         found = {
             "source": (lines[0] * line_stride + k[0] * k_stride) * size,

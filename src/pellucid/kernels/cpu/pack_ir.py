@@ -10,12 +10,14 @@ numbers. Only the missing half of an odd last pair is zero, in both operands.
 
 from __future__ import annotations
 
+import math
+
 from . import ir
-from .ir import Function
+from .ir import Function, Variable
 from .vectors_ir import SIZE, STORAGE, Format, Vectors, shuffle
 
 PACK_PARAMS = "ptr %source, i64 %line_step, i64 %k_step, i64 %lines, i64 %k, ptr %packed, i64 %panel_bytes"
-_K_BLOCK = 8  # steps of line-contiguous sources packed for all panels of a group before the next: they share pages and
+K_BLOCK = 8  # steps of line-contiguous sources packed for all panels of a group before the next: they share pages and
 # cache lines, and rows some power of two apart share places in the first level, of which there are eight or twelve
 
 
@@ -24,6 +26,12 @@ def overlaps(form: Format, width: int) -> bool:
     store in place of two. Behind the last step of a panel there is room for them. Vectors of a cache line would lie
     across two every time."""
     return width < form.lanes and form.per_step == 1 and form.isa.vector < 64
+
+
+def _is_woven(form: Format, width: int) -> bool:
+    """Whether neighbouring steps of a panel are put together in registers and written as whole vectors, which are cache
+    lines: a step alone is less than one."""
+    return width < form.lanes and form.per_step == 1 and form.isa.vector == 64
 
 
 def element(v: Vectors, f: Function, form: Format, source: str, n: int, raw: str) -> str:
@@ -73,6 +81,52 @@ def transposed(f: Function, unit: str, n: int, rows: list[str]) -> list[str]:
     return rows
 
 
+def _woven_lines(f: Function, unit: str, n: int, lines: list[str]) -> list[str]:
+    """What n steps of so many lines are in a panel, vector after vector; lines: vectors of n steps, an even number."""
+    width, half = len(lines), n // 2
+    pairs = [  # two lines, step by step, for the first and the second half of the steps
+        [shuffle(f, unit, n, a, b, [first + i // 2 + n * (i % 2) for i in range(n)]) for first in (0, half)]
+        for a, b in zip(lines[::2], lines[1::2], strict=True)
+    ]
+    found = []
+    for j in range(width):
+        places = [divmod(j * n + i, width) for i in range(n)]  # step and line of each lane
+        late = places[0][0] // half
+        lanes = [(line // 2, 2 * (step - late * half) + line % 2) for step, line in places]
+        vector = pairs[0][late]
+        for p in range(1, len(pairs)):
+            order = [n + at if of == p else at if p == 1 else i for i, (of, at) in enumerate(lanes)]
+            vector = shuffle(f, unit, n, vector, pairs[p][late], order)
+        found.append(vector)
+    return found
+
+
+def _woven_steps(f: Function, stored: str, n: int, width: int, steps: list[str]) -> list[str]:
+    """What steps of `width` lines are in a panel, as vectors of n elements that are not converted yet; steps: vectors
+    of more lines than that, as many steps as fill whole vectors."""
+    taken, register = _lines_taken(width), 64 // SIZE[stored]
+    each = register // taken  # steps in a register
+    joined, count = steps, taken
+    while count < register:
+        joined = [
+            shuffle(f, stored, count, a, b, range(2 * count)) for a, b in zip(joined[::2], joined[1::2], strict=True)
+        ]
+        count *= 2
+    found = []
+    for j in range(len(steps) * width // n):
+        places = [divmod(j * n + i, width) for i in range(n)]
+        first = places[0][0] // each
+        order = [(step // each - first) * register + step % each * taken + line for step, line in places]
+        second = joined[min(first + 1, len(joined) - 1)]
+        found.append(shuffle(f, stored, register, joined[first], second, order))
+    return found
+
+
+def _lines_taken(width: int) -> int:
+    """Lines read at once of a step that is woven: a power of two."""
+    return 1 << (width - 1).bit_length()
+
+
 def _pack_k_contiguous(v: Vectors, f: Function, form: Format, source: str, width: int, some: Function) -> None:
     """Panels whose lines run along k: square blocks of lanes lines x lanes steps, transposed in registers."""
     stored, n, unit = STORAGE[source], form.lanes, form.unit
@@ -93,6 +147,11 @@ def _pack_k_contiguous(v: Vectors, f: Function, form: Format, source: str, width
                     raw = f.load(f"<{n * per} x {stored}>", f.at(starts[i], offset), size)
                     row = element(v, f, form, source, n * per, raw)
                     rows.append(f.let(f"bitcast <{2 * n} x i16> {row} to <{n} x i32>") if per == 2 else row)
+                if _is_woven(form, width) and 2 * width <= n:
+                    for j, vector in enumerate(_woven_lines(f, unit, n, rows)):
+                        to = f.at(panel, f.mul(s, width * out))
+                        f.store(f"<{n} x {unit}>", vector, f.at(to, j * n * out), out)
+                    continue
                 rows += ["poison"] * (n - used)
                 stored_lanes = n if overlaps(form, width) else used
                 for u, column in enumerate(transposed(f, unit, n, rows)):
@@ -110,33 +169,59 @@ def _pack_line_contiguous(v: Vectors, f: Function, form: Format, source: str, wi
     stored, unit, per = STORAGE[source], form.unit, form.per_step
     size = SIZE[stored]
     whole = f.div("%k", per)
-    with f.loop(0, whole, _K_BLOCK) as s0, f.loop(0, "%lines", width) as first:
+    with f.loop(0, whole, K_BLOCK) as s0, f.loop(0, "%lines", width) as first:
         here = f.at("%source", f.mul(first, size))
         panel = f.at("%packed", f.mul(f.div(first, width), "%panel_bytes"))
         lines = f.sub("%lines", first)
-        stop = f.least(f.add(s0, _K_BLOCK), whole)
+        stop = f.least(f.add(s0, K_BLOCK), whole)
         taken = form.lanes if overlaps(form, width) else width  # lanes of a load and a store
         full = f.is_("sge", lines, taken)
         mask = v.mask(f, taken, lines)
-        for part, condition in ((False, full), (True, f.let(f"xor i1 {full}, true"))):
-            with f.when(condition), f.loop(s0, stop) as s:
-                values = []
-                for p in range(per):
-                    at = f.at(here, f.mul(f.add(f.mul(s, per), p), "%k_step"))
-                    if not part:  # a block ahead: hardware doesn't guess that the rows of the next one follow
-                        v.prefetch(f, f.at(at, f.mul("%k_step", _K_BLOCK * per)))
-                    raw = (
-                        v.load_masked(f, stored, taken, at, mask) if part else f.load(f"<{taken} x {stored}>", at, size)
-                    )
-                    values.append(element(v, f, form, source, taken, raw))
-                to = f.at(panel, f.mul(s, width * SIZE[unit]))
-                if per == 1:
-                    f.store(f"<{taken} x {unit}>", values[0], to, SIZE[unit])
+
+        def place(s: str, p: int) -> str:
+            return f.at(here, f.mul(f.add(f.mul(s, per), p), "%k_step"))
+
+        def ask(at: str) -> None:
+            """A block ahead: hardware doesn't guess that the rows of the next one follow."""
+            v.prefetch(f, f.at(at, f.mul("%k_step", K_BLOCK * per)))
+
+        def write(s: str, within: str | None) -> None:
+            values = []
+            for p in range(per):
+                at = place(s, p)
+                if within is None:
+                    ask(at)
+                    raw = f.load(f"<{taken} x {stored}>", at, size)
                 else:
-                    zipped = [lane // 2 + width * (lane % 2) for lane in range(2 * width)]
-                    f.store(
-                        f"<{2 * width} x i16>", shuffle(f, "i16", width, values[0], values[1], zipped), to, SIZE[unit]
-                    )
+                    raw = v.load_masked(f, stored, taken, at, within)
+                values.append(element(v, f, form, source, taken, raw))
+            to = f.at(panel, f.mul(s, width * SIZE[unit]))
+            if per == 1:
+                f.store(f"<{taken} x {unit}>", values[0], to, SIZE[unit])
+            else:
+                zipped = [lane // 2 + width * (lane % 2) for lane in range(2 * width)]
+                f.store(f"<{2 * width} x i16>", shuffle(f, "i16", width, values[0], values[1], zipped), to, SIZE[unit])
+
+        start = Variable(f, "i64", s0)
+        if _is_woven(form, width):
+            whole_block = f.is_("eq", f.sub(stop, s0), K_BLOCK)
+            with f.when(f.let(f"and i1 {whole_block}, {f.is_('sge', lines, _lines_taken(width))}")):
+                in_line = f.let(f"and i64 {f.mul(first, size)}, 63")
+                with f.when(f.is_("slt", in_line, width * size)):  # of the panels that share a cache line, one asks
+                    for i in range(K_BLOCK):
+                        ask(place(f.add(s0, i), 0))
+                at_once = form.lanes // math.gcd(form.lanes, width)
+                with f.loop(s0, stop, at_once) as s:
+                    kind = f"<{_lines_taken(width)} x {stored}>"
+                    rows = [f.load(kind, place(f.add(s, i), 0), size) for i in range(at_once)]
+                    for j, raw in enumerate(_woven_steps(f, stored, form.lanes, width, rows)):
+                        to = f.at(panel, f.mul(s, width * SIZE[unit]))
+                        value = element(v, f, form, source, form.lanes, raw)
+                        f.store(f"<{form.lanes} x {unit}>", value, f.at(to, j * form.isa.vector), SIZE[unit])
+                start.set(stop)
+        for within, condition in ((None, full), (mask, f.let(f"xor i1 {full}, true"))):
+            with f.when(condition), f.loop(start.get(), stop) as s:
+                write(s, within)
     with f.when(f.is_("ne", f.mul(whole, per), "%k")), f.loop(0, "%lines", width) as first:
         here = f.at("%source", f.mul(first, size))
         panel = f.at("%packed", f.mul(f.div(first, width), "%panel_bytes"))
