@@ -385,7 +385,9 @@ class _Planner:
             else:  # whole rows of memory: what follows there is read next
                 per_group, pieces = panels, _TASKS_A_THREAD * pool.threads()
                 steps = max(1, -(-words["steps"] // pieces))
-                k_per_group = -(-steps // pack_ir.K_BLOCK) * pack_ir.K_BLOCK * self.form.per_step
+                if steps > pack_ir.K_BLOCK:  # whole blocks
+                    steps = -(-steps // pack_ir.K_BLOCK) * pack_ir.K_BLOCK
+                k_per_group = steps * self.form.per_step
         k_groups = max(1, -(-words["k"] // k_per_group))
         found = {
             "source": (lines[0] * line_stride + k[0] * k_stride) * size,
