@@ -456,6 +456,48 @@ def test_tile_registers_are_for_those_whom_the_system_lets_use_them(monkeypatch:
         assert isa.available()[0].name == ("amx" if allowed else "avx512bf16")
 
 
+def test_pairs_are_not_multiplied_where_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    amx = next(p for p in isa.ALL if p.tiles)
+    for more, order in (
+        (["avx512fp16"], ["amx", "avx512fma", "avx512bf16", "avx512"]),  # Intel's
+        (["avx512fp16", "sse4a"], ["amx", "avx512bf16", "avx512fma", "avx512"]),  # AMD's
+        ([], ["amx", "avx512bf16", "avx512fma", "avx512"]),
+    ):
+        monkeypatch.setattr(isa, "_host", lambda more=more: ("x86_64", frozenset([*amx.needs, *more])))
+        for allowed in (True, False):
+            monkeypatch.setattr(isa, "_may_use_tiles", lambda answer=allowed: answer)
+            assert [path.name for path in isa.available()][: 3 + allowed] == order[not allowed :]
+
+
+@pytest.mark.parametrize("along", ["lines", "k", "neither"])
+@pytest.mark.parametrize("source", dtypes.FLOATS, ids=lambda d: d.name)
+def test_panels(path: isa.Isa, rng: np.random.Generator, source: DType, along: str) -> None:
+    """A packed panel holds its lines side by side, step after step, whatever way they lie; a last one repeats the last
+    line."""
+    name = "float64" if source is dtypes.float64 else "rounded" if source is BF16 else "float32"
+    form = Format(name, path)
+    kind = np.float64 if form.accumulator == "double" else np.float32
+    for side, width in (("a", form.rows), ("b", form.columns)):
+        for lines, k in ((width, 16), (3 * width + 1, 41), (2 * width - 1, 8), (width + 8, 24), (1, 3)):
+            x = rng.standard_normal((lines, k)).astype(source.numpy)
+            held = {"lines": x.T.copy().T, "k": x, "neither": np.repeat(x, 2, axis=1).repeat(2, axis=0)[::2, ::2]}[
+                along
+            ]
+            nbytes = gemm_plan.panel_bytes(form, width, k)
+            assert nbytes % 128 == 64
+            panels = -(-lines // width)
+            room = np.full(panels * nbytes + 64, 0xFF, np.uint8)
+            start = -room.ctypes.data % 64
+            pack = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(gemm_plan.packers(form, source)[side])
+            pack(held.ctypes.data, *held.strides, lines, k, room.ctypes.data + start, nbytes)
+            wanted = x.astype(kind)[np.minimum(np.arange(panels * width), lines - 1)]
+            for p in range(panels):
+                panel = room[start + p * nbytes :][: k * width * kind().itemsize].view(kind).reshape(k, width)
+                inside = slice(None, min(width, lines - p * width))
+                assert np.array_equal(panel.T[inside], wanted[p * width :][:width][inside]), (side, lines, k)
+            assert (np.delete(room, np.s_[start : start + panels * nbytes]) == 0xFF).all()
+
+
 def test_machine_code_is_kept_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cache, "settings", lambda: replace(settings(), cache=tmp_path))
     form = Format("float32", isa.named("portable"))
