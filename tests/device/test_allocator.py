@@ -8,7 +8,7 @@ import pytest
 from pellucid.base import dtypes
 from pellucid.base.errors import DeviceError
 from pellucid.base.settings import settings
-from pellucid.device import HostDevice
+from pellucid.device import HostDevice, blocks
 from pellucid.device.blocks import size_class
 
 
@@ -70,6 +70,18 @@ def test_a_buffer_outlives_its_device() -> None:
     del host
     assert array.device.download(array).tolist() == list(range(5))  # type: ignore[attr-defined]
     del array
+
+
+def test_threads_that_allocate_first_share_one_allocator() -> None:
+    device = HostDevice("test", "")
+    HostDevice.allocate(device, 64)
+    mine, site = device.allocate, blocks._sites[device][0]
+    HostDevice.allocate(device, 64)  # what a thread does that was in the method too when its place was taken
+    assert blocks._sites[device][0] is site
+    held = [mine(64), device.allocate(64)]
+    assert device.bytes_in_use == 128
+    del held
+    assert device.bytes_in_use == 0
 
 
 def test_what_is_no_size_is_refused(host: HostDevice) -> None:

@@ -337,9 +337,10 @@ make_views_by(new_array)
 
 
 def allocator(device: Device, words: array[int], refuse: Callable[[int], Buffer]) -> Callable[[int], Buffer]:
-    """`allocate(nbytes)` of a device with these words; `refuse` is called for a request that can't be served."""
-    site = array("q", [words.buffer_info()[0], id(device), id(refuse), 0, 0])
-    _sites[device] = site, words, refuse
+    """`allocate(nbytes)` of a device with these words; `refuse` is called for a request that can't be served. Where two
+    threads ask for it at once, both get that of the first."""
+    fresh = array("q", [words.buffer_info()[0], id(device), id(refuse), 0, 0])
+    site = _sites.setdefault(device, (fresh, words, refuse))[0]
     # A Buffer may die after this list does, when the interpreter shuts down, and its block still counts itself out.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
     return builtin("allocate", _allocate, site.buffer_info()[0])
