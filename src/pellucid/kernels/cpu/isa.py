@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import platform
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import llvmlite.binding as llvm
 
@@ -25,6 +25,8 @@ class Isa:
 
     vector: bytes of a vector register.
     rows, vectors: the register tile of the matrix product, `rows` x (`vectors` vectors of columns).
+    machine, cpu: what to compile for (a value of `platform.machine()`, an LLVM processor name; "" is the baseline).
+    needs: LLVM features the host must report; also switched on in the compiler.
     tiles: whether products of whole tiles of bfloat16 are one instruction (AMX).
     bf16: whether rounding to bfloat16 is one instruction.
     pairs: whether bfloat16 is multiplied in pairs, one instruction, and not as float32.
@@ -32,24 +34,22 @@ class Isa:
     dot16: whether sums of two products of int16 are one instruction.
     fused: multiply-add is one instruction with one rounding.
     half: float16 conversions are instructions.
-    machine, cpu: what to compile for (a value of `platform.machine()`, an LLVM processor name; "" is the baseline).
-    needs: LLVM features the host must report; also switched on in the compiler.
     """
 
     name: str
     vector: int
     rows: int
     vectors: int
-    tiles: bool
-    bf16: bool
-    pairs: bool
-    dot8: bool
-    dot16: bool
-    fused: bool
-    half: bool
     machine: str | None
     cpu: str
     needs: tuple[str, ...]
+    tiles: bool = False
+    bf16: bool = False
+    pairs: bool = False
+    dot8: bool = False
+    dot16: bool = False
+    fused: bool = True
+    half: bool = True
 
     @property
     def is_broad(self) -> bool:
@@ -65,33 +65,20 @@ class Isa:
 _AVX2 = ("avx2", "fma", "f16c", "bmi2")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
 _AVX512BF16 = (*_AVX512, "avx512vnni", "avx512bf16")
+_X86 = partial(Isa, machine="x86_64", dot16=True)
+_SERVER = partial(_X86, cpu="x86-64-v4", bf16=True, dot8=True)
 
 #: Best first, but for what `available` says. Tiles fill the registers: accumulators + one step of columns + a broadcast
 #: row value. Intel's processors since those with AMX are faster in 6 x 4, which loads less for each sum; AMD's were
 #: measured in 12 x 2.
 ALL = (
-    Isa(
-        "amx",
-        64,
-        6,
-        4,
-        True,
-        True,
-        True,
-        True,
-        True,
-        True,
-        True,
-        "x86_64",
-        "x86-64-v4",
-        (*_AVX512BF16, "amx-tile", "amx-bf16"),
-    ),
-    Isa("avx512bf16", 64, 12, 2, False, True, True, True, True, True, True, "x86_64", "x86-64-v4", _AVX512BF16),
-    Isa("avx512fma", 64, 6, 4, False, True, False, True, True, True, True, "x86_64", "x86-64-v4", _AVX512BF16),
-    Isa("avx512", 64, 12, 2, False, False, False, False, True, True, True, "x86_64", "x86-64-v4", _AVX512),
-    Isa("avx2", 32, 6, 2, False, False, False, False, True, True, True, "x86_64", "x86-64-v3", _AVX2),
-    Isa("neon", 16, 12, 2, False, False, False, False, False, True, True, "aarch64", "generic", ("neon",)),
-    Isa("portable", 16, 4, 2, False, False, False, False, False, False, False, None, "", ()),
+    _SERVER("amx", 64, 6, 4, needs=(*_AVX512BF16, "amx-tile", "amx-bf16"), tiles=True, pairs=True),
+    _SERVER("avx512bf16", 64, 12, 2, needs=_AVX512BF16, pairs=True),
+    _SERVER("avx512fma", 64, 6, 4, needs=_AVX512BF16),
+    _X86("avx512", 64, 12, 2, cpu="x86-64-v4", needs=_AVX512),
+    _X86("avx2", 32, 6, 2, cpu="x86-64-v3", needs=_AVX2),
+    Isa("neon", 16, 12, 2, machine="aarch64", cpu="generic", needs=("neon",)),
+    Isa("portable", 16, 4, 2, machine=None, cpu="", needs=(), fused=False, half=False),
 )
 _BY_NAME = {isa.name: isa for isa in ALL}
 
