@@ -21,17 +21,22 @@ K_BLOCK = 8  # steps of line-contiguous sources packed for all panels of a group
 # cache lines, and rows some power of two apart share places in the first level, of which there are eight or twelve
 
 
+def _is_narrow(form: Format, width: int) -> bool:
+    """Whether a step of a panel is less than a vector."""
+    return width < form.lanes and form.per_step == 1
+
+
 def overlaps(form: Format, width: int) -> bool:
     """Whether a step of a panel is written as a whole vector, its last lanes to be written over by the next step: one
     store in place of two. Behind the last step of a panel there is room for them. Vectors of a cache line would lie
     across two every time."""
-    return width < form.lanes and form.per_step == 1 and form.isa.vector < 64
+    return _is_narrow(form, width) and form.isa.vector < 64
 
 
 def _is_woven(form: Format, width: int) -> bool:
     """Whether neighbouring steps of a panel are put together in registers and written as whole vectors, which are cache
-    lines: a step alone is less than one."""
-    return width < form.lanes and form.per_step == 1 and form.isa.vector == 64
+    lines then."""
+    return _is_narrow(form, width) and form.isa.vector == 64
 
 
 def element(v: Vectors, f: Function, form: Format, source: str, n: int, raw: str) -> str:
