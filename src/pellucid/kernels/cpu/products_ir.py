@@ -19,7 +19,7 @@ from .floats_ir import Floats, pointers_of, words_of
 from .ir import Function, Variable
 from .pack_ir import element
 from .streams_ir import CACHE_LINE, STREAMS, ask_ahead, line_sums
-from .vectors_ir import SIZE, STORAGE, Format
+from .vectors_ir import SIZE, STORAGE, Format, shuffle
 
 #: Words of the block of each pass; SEGMENT is repeated at the end of a product's for each of its matrices.
 PREPARE = ("x", "x_row", "k", "norm", "eps", "out", "out_row", "digits", "digits_row")
@@ -97,7 +97,8 @@ def _dots(e: Floats, source: str) -> Function:
             return f.let(f"sitofp <{n} x i8> {raw} to {e.vector}")
         return element(e.v, f, e.form, source, n, raw)
 
-    step = max(n, CACHE_LINE // size)
+    together = 2 if source == "bfloat16" else 1  # vectors of numbers that are loaded as one
+    step = max(together * n, CACHE_LINE // size)
     whole = f.let(f"and i64 %k, {-step}")
 
     def sums_of(lines: list[str]) -> list[str]:
@@ -105,11 +106,18 @@ def _dots(e: Floats, source: str) -> Function:
         with f.loop(0, whole, step) as at:
             for line in lines:
                 ask_ahead(e, f, f.at(line, f.mul(at, size)))
-            for here in [f.add(at, part) for part in range(0, step, n)]:
-                value = f.load(e.vector, f.at("%x", f.mul(here, 4)), 4)
+            for here in [f.add(at, part) for part in range(0, step, together * n)]:
+                values = [f.load(e.vector, f.at("%x", f.mul(f.add(here, i * n), 4)), 4) for i in range(together)]
+                if together == 2:
+                    values = [shuffle(f, "float", n, *values, range(i, 2 * n, 2)) for i in range(2)]
                 for line, sums in zip(lines, total, strict=True):
-                    raw = f.load(f"<{n} x {stored}>", f.at(line, f.mul(here, size)), size)
-                    sums.set(e.multiply_add(f, value, converted(raw), sums.get()))
+                    address = f.at(line, f.mul(here, size))
+                    if together == 2:
+                        weights = e.v.widen_pairs(f, n, f.load(f"<{n} x i32>", address, size))
+                    else:
+                        weights = [converted(f.load(f"<{n} x {stored}>", address, size))]
+                    for value, weight in zip(values, weights, strict=True):
+                        sums.set(e.multiply_add(f, value, weight, sums.get()))
         with f.loop(whole, "%k", n) as here:
             mask = e.mask(f, f.sub("%k", here))
             value = e.load(f, "%x", here, mask)

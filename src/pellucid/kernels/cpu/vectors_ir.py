@@ -133,6 +133,12 @@ class Vectors:
             return value
         return f.let(f"{'fpext' if kind == 'double' else 'fptrunc'} <{n} x {stored}> {value} to <{n} x {kind}>")
 
+    def widen_pairs(self, f: Function, n: int, pairs: str) -> list[str]:
+        """2n bfloat16, loaded as <n x i32>: those with even numbers and those with odd ones, as floats. An operation
+        each, where `widen` takes two."""
+        even = self._same(f, "shl", "i32", n, pairs, 16)
+        return [self._float(f, n, bits) for bits in (even, self._same(f, "and", "i32", n, pairs, -(1 << 16)))]
+
     def to_bfloat16(self, f: Function, n: int, value: str) -> str:
         """<n x float> to bits, nearest even. The instruction reads and writes denormals as zero, like the product's."""
         if self.isa.bf16:
