@@ -325,6 +325,7 @@ def _multiply(
         how = f.let(f"select i1 {ends}, i64 {result}, i64 {PLAIN}")
         # sums that are stored as they are: a tile's memory is asked for, to be there when they are written
         asks = f.let(f"and i1 {begins}, {f.is_('eq', result, PLAIN)}")
+        reads = f.let(f"and i1 {begins}, {f.is_('ne', init_row, 0)}")
         with f.loop(j0, f.least(columns[1], f.add(j0, at_once)), form.columns) as j:
             b_now = f.at(b, f.add(f.mul(f.div(j, form.columns), b_panel), f.mul(step, b_bytes)))
             n = f.least(f.sub(b_lines, j), form.columns)
@@ -334,6 +335,9 @@ def _multiply(
                 for here in range(0, sums_row, 64):
                     v.prefetch(f, f.at(f.at(to, f.mul(line, c_row)), here), for_writing=True)
             given = f.at(start, f.add(f.mul(i, init_row), f.mul(j, init_column)))
+            with f.when(reads), f.loop(0, m) as line:
+                for here in range(0, sums_row, 64):
+                    v.prefetch(f, f.at(f.at(given, f.mul(line, init_row)), here))
             given = f.let(f"select i1 {f.is_('ne', init, 0)}, ptr {given}, ptr null")
             given = f.let(f"select i1 {begins}, ptr {given}, ptr {waiting}")
             to = f.let(f"select i1 {ends}, ptr {to}, ptr {waiting}")
