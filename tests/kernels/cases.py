@@ -559,7 +559,11 @@ for _weight in HELD:
                 (2, 64, 7),
                 (3, 1000, 300),
                 (4, 576, 66),
+                (4, 99, 66),
                 (33, 100, 65),
+                (33, 70, 65),
+                (20, 70, 66),
+                (21, 1000, 66),
                 (0, 5, 3),
                 (2, 0, 3),
             ),
@@ -569,7 +573,10 @@ for _weight in HELD:
             m, k, n = s
             matrix, scale = _held(d, weight, n, k)
             bias = d.plain(d.random.normal(size=n), dtypes.float32) if m % 2 else None
-            return [d.normal(m, k), matrix, scale, bias], {"operand_dtype": operand}
+            residual = d.normal(m, n) if k % 4 else None
+            narrow = operand is not None and n % 3 == 0  # x handed over as products want it
+            x = d.plain(d.random.normal(size=(m, k)), operand) if narrow and operand else d.normal(m, k)
+            return [x, matrix, scale, bias, residual], {"operand_dtype": operand}
 
 
 for _weight in HELD:

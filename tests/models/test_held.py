@@ -15,6 +15,7 @@ from pellucid.base.rng import Generator
 from pellucid.checkpoint import load_into, write_tensors
 from pellucid.device import pool
 from pellucid.generate import Sampler, generate
+from pellucid.kernels.views import joined
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.nn import HeldMatrix, KVCache, LoraConfig, add_lora, unload_lora
 from pellucid.ops import tensor
@@ -102,6 +103,43 @@ def test_held_weights_decode_as_the_layers_do(dtype: str) -> None:
         caches = held.new_caches()
         found = np.concatenate([held.forward_cached(ids[0, i : i + 1], caches).numpy()[0] for i in range(12)])
     assert np.abs(found - logits(held, ids)[0]).max() < bounds[dtype]
+
+
+@pytest.mark.parametrize("name", ["llama", "untied"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [None, "float32", "bfloat16", "int8"])
+def test_a_prompt_is_read_as_the_layers_read_it(dtype: str | None, precision: str, name: str) -> None:
+    """In pieces of all sizes, a matrix product's and a matrix-vector product's; and the caches are the same."""
+    model, ids = build(name, precision=precision), ids_of(20)
+    if dtype is not None:
+        model.hold_weights(dtype)
+    whole, layers = model.new_caches(), model.new_caches()
+    bound = 1e-5 if precision == "float32" else 5e-3  # sums in another order are rounded to another number
+    for first, stop, last_only in ((0, 9, False), (9, 10, True), (10, 13, True), (13, 20, False)):
+        with no_grad():
+            found = model.forward_cached(ids[first:stop], whole, last_only=last_only).numpy()
+        wanted = model.forward_cached(ids[first:stop], layers, last_only=last_only)  # with gradients on: layer by layer
+        np.testing.assert_allclose(found, wanted.detach().numpy(), atol=bound)
+    for a, b in zip(whole, layers, strict=True):
+        assert a.length == b.length == 20
+        for x, y in ((a.keys, b.keys), (a.values, b.values)):
+            np.testing.assert_allclose(*(tensor_of(z.slice(1, 0, 20)) for z in (x, y)), atol=bound)
+
+
+def test_held_matrices_that_read_one_input_are_one_matrix() -> None:
+    for dtype in ("float32", "bfloat16", "int8"):
+        model = build()
+        model.hold_weights(dtype)
+        for layer in model.model.layers:
+            a, m = layer.self_attn, layer.mlp
+            for group in ([a.q_proj, a.k_proj, a.v_proj], [m.gate_proj, m.up_proj]):
+                held = [p.weight for p in group]
+                parts = [[w.values for w in held], [w.scale for w in held if w.scale is not None]]
+                for arrays in parts if dtype == "int8" else parts[:1]:
+                    joint = joined(model.device.kernels, arrays)
+                    assert joint.buffer is arrays[0].buffer
+                    rows = np.concatenate([tensor_of(x) for x in arrays])
+                    np.testing.assert_array_equal(tensor_of(joint), rows)
 
 
 def test_a_step_of_decoding_leaves_the_caches_the_layers_leave() -> None:

@@ -1,15 +1,18 @@
-"""A Llama as decoding sees it: its table, matrices that are held, norms, rotary tables, caches.
+"""A Llama as generation sees it: its table, matrices that are held, norms, rotary tables, caches.
 
 It is one argument of the kernel `decode_token`, made once for a model and its caches: a backend may bind everything
-about a step to it and keep that for as long as it lives.
+about a step to it and keep that for as long as it lives. `read_tokens` is the same for any number of tokens, kernel
+after kernel.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..base import dtypes
 from ..base.dtypes import DType
 from ..device import Array
+from .views import joined
 
 #: Matrices of a layer: q, k, v, o, gate, up, down, in this order.
 MATRICES = 7
@@ -42,3 +45,59 @@ class Llama:
     def nbytes(self) -> int:
         """Bytes of what a step reads whole: all arrays but the table, of which it is one row, and the caches."""
         return sum(a.nbytes for a in (*self.norms, *self.weights, *self.scales))
+
+
+def read_tokens(llama: Llama, ids: Array, *, position: int, last_only: bool) -> Array:
+    """Logits behind tokens: x = table[ids]; for each layer x + attention(rmsnorm(x)), then x + swiglu(rmsnorm(x));
+    y = rmsnorm(x) head^T   (Touvron et al. 2023).   ids: (T,), integers; y: (T, V), or (1, V) behind the last one.
+
+    The caches are filled up to the position, from which on T rows are written. What reads the same input is one
+    product, and sums start from the residual.
+    """
+    kernels, operand, (count,) = llama.table.device.kernels, llama.operand_dtype, ids.shape
+    (_, kv_heads, size), inner, stop = llama.keys[0].shape, llama.weights[0].shape[0], position + count
+    heads = inner // size
+    both, every = heads + kv_heads, heads + 2 * kv_heads
+    scales = llama.scales or [None] * len(llama.weights)
+    turn = {"offset": position, "interleaved": llama.interleaved, "inverse": False}
+    how = {"causal": True, "scale": size**-0.5, "dropout": 0.0, "seed": 0, "counter": 0, "operand_dtype": operand}
+
+    def linear(x: Array, first: int, matrices: int = 1, residual: Array | None = None) -> Array:
+        """x times so many matrices from the first on, side by side."""
+        weight, scale = llama.weights[first], scales[first]
+        if matrices > 1:
+            weight = joined(kernels, llama.weights[first : first + matrices])
+            scale = joined(kernels, llama.scales[first : first + matrices]) if llama.scales else None
+        return kernels.held_linear(x, weight, scale, None, residual, operand_dtype=operand)
+
+    def normed(x: Array, norm: Array) -> Array:
+        return kernels.rmsnorm(x, norm, eps=llama.eps, result_dtype=operand)[0]
+
+    x = kernels.embedding(llama.table, ids)
+    if llama.table_scale is not None:
+        x = kernels.dequantize(x, kernels.embedding(llama.table_scale, ids), dtype=dtypes.float32)
+    elif x.dtype is not dtypes.float32:
+        x = kernels.cast(x, dtype=dtypes.float32)
+    for i, caches in enumerate(zip(llama.keys, llama.values, strict=True)):
+        layer = MATRICES * i  # the number of its first matrix
+        heads_of = _shaped(linear(normed(x, llama.norms[2 * i]), layer, 3), (1, count, every, size))
+        turned = kernels.rope(heads_of.slice(2, 0, both), llama.cos, llama.sin, None, **turn)
+        new = turned.slice(2, heads, both), heads_of.slice(2, both, every)
+        for cache, part in zip(caches, new, strict=True):
+            kernels.assign_(cache.slice(0, position, stop), part.select(0, 0))
+        seen = [cache.slice(0, 0, stop).unsqueeze(0) for cache in caches]
+        a, _ = kernels.attention(turned.slice(2, 0, heads), *seen, None, **how)
+        x = linear(_shaped(a, (count, inner)), layer + 3, residual=x)
+        gate_up = linear(normed(x, llama.norms[2 * i + 1]), layer + 4, 2)
+        hidden = gate_up.shape[1] // 2
+        h = kernels.swiglu(gate_up.slice(1, 0, hidden), gate_up.slice(1, hidden, 2 * hidden))
+        x = linear(h, layer + 6, residual=x)
+    if last_only:
+        x = x.slice(0, count - 1, count)
+    return linear(normed(x, llama.norms[-1]), len(llama.weights) - 1)
+
+
+def _shaped(x: Array, shape: tuple[int, ...]) -> Array:
+    found = x.reshape(shape)
+    assert found is not None
+    return found

@@ -335,7 +335,7 @@ _row("dequantize", "inference", "values, scale, *, dtype: dtype", (dtypes.int8,)
 _row(
     "held_linear",
     "inference",
-    "x, weight, scale: array?, bias: array?, *, operand_dtype: dtype?",
+    "x, weight, scale: array?, bias: array?, residual: array?, *, operand_dtype: dtype?",
     (dtypes.float32,),
     "accumulate",
     lambda a: 2 * a.x.size * a.weight.shape[0],

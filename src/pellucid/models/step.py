@@ -1,8 +1,9 @@
-"""One token through a whole Llama at once: the path of decoding, where reading the weights is all there is.
+"""Tokens through a whole Llama at once: the path of generation, without a tape and the layers' own code.
 
-The kernel `decode_token` does the work; here is when it applies, and what it is given. It is put together once for a
-set of caches. Whether a weight, an adapter, a layer or a cache was exchanged since is asked at every step, but not of
-each one: no attribute of any module was assigned, the layers are the same, and so are the arrays of the caches.
+The kernel `decode_token` reads one token, where reading the weights is all there is, `read_tokens` a prompt; here is
+when they apply, and what they are given. It is put together once for a set of caches. Whether a weight, an adapter, a
+layer or a cache was exchanged since is asked at every step, but not of each one: no attribute of any module was
+assigned, the layers are the same, and so are the arrays of the caches.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from operator import is_
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import DTypeError, ShapeError
 from ..device import Array
-from ..kernels.llama import MATRICES, Llama
+from ..kernels.llama import MATRICES, Llama, read_tokens
 from ..nn import HeldMatrix, KVCache, Module
+from ..ops import tensor
 from ..tape import Tensor
 from ..tape.state import state, traces
 from .config import TransformerConfig
@@ -35,7 +39,7 @@ class _Bound(NamedTuple):
 
 
 class Step:
-    """Decides and decodes for one model."""
+    """Decides and reads tokens for one model."""
 
     def __init__(self, config: TransformerConfig, operand_dtype: DType | None) -> None:
         c = config
@@ -50,24 +54,34 @@ class Step:
         # A copy of a model has weights and caches of its own: nothing bound here is for them.
         return Step, (self._config, self._operand_dtype)
 
-    def __call__(self, model: Any, token: int, caches: Sequence[KVCache]) -> Tensor | None:
-        """Logits: (1, 1, V), behind a token of one text; the caches, one a layer, are longer by one then. None, with
-        nothing done, where something wants gradients, dropout, adapters or a trace.
+    def __call__(
+        self, model: Any, ids: int | np.ndarray, caches: Sequence[KVCache], *, last_only: bool
+    ) -> Tensor | None:
+        """Logits: (1, T or 1, V), behind a token, or ids (1, T), of one text; the caches, one a layer, are longer by
+        them then. None, with nothing done, where something wants gradients, dropout, adapters, a trace or several
+        texts.
 
         Raises what `filled` raises.
         """
-        if not self._is_llama or model.model.training or state.recording or traces:
+        count = 1 if isinstance(ids, int) else ids.size
+        several = not isinstance(ids, int) and ids.shape[0] != 1
+        if not self._is_llama or several or model.model.training or state.recording or traces:
             return None
         bound, position = self._bound.get(caches[0]), caches[0].length
-        if bound is None or not _holds(bound, model.model.layers, caches, position):
-            filled(caches, 1, 1)
+        if bound is None or not _holds(bound, model.model.layers, caches, position, count):
+            filled(caches, 1, count)
             bound = self._bound[caches[0]] = self._bind(model, caches, bound)
-        if bound.llama is None:
+        llama = bound.llama
+        if llama is None:
             return None
-        y = bound.llama.table.device.kernels.decode_token(bound.llama, token=token, position=position)
+        device = llama.table.device
+        if isinstance(ids, int):
+            y = device.kernels.decode_token(llama, token=ids, position=position).unsqueeze(0)
+        else:
+            y = read_tokens(llama, tensor(ids[0], device=device).array, position=position, last_only=last_only)
         for cache in caches:
-            cache.length = position + 1
-        return Tensor(y.strided((1, 1, y.shape[0]), (y.shape[0], y.shape[0], 1), 0))
+            cache.length = position + count
+        return Tensor(y.strided((1, *y.shape), (y.size, *y.strides), 0))
 
     def _bind(self, model: Any, caches: Sequence[KVCache], before: _Bound | None) -> _Bound:
         change, trunk = Module.latest_change, model.model  # the change first: what comes behind it is seen next time
@@ -108,10 +122,10 @@ class Step:
         return _Bound(facts, change, layers, room, llama)
 
 
-def _holds(bound: _Bound, layers: Sequence[Any], caches: Sequence[KVCache], position: int) -> bool:
-    """Whether the step is that of these layers and caches as they are now, and the caches have room behind what all
-    of them hold."""
-    if bound.change is not Module.latest_change or bound.layers != layers or position >= bound.room:
+def _holds(bound: _Bound, layers: Sequence[Any], caches: Sequence[KVCache], position: int, count: int) -> bool:
+    """Whether the step is that of these layers and caches as they are now, and the caches have room for so many tokens
+    behind what all of them hold."""
+    if bound.change is not Module.latest_change or bound.layers != layers or position + count > bound.room:
         return False
     if any(cache.length != position for cache in caches):
         return False

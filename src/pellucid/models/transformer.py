@@ -295,10 +295,10 @@ class TransformerLM(Module):
         if len(caches) != self.config.n_layers:
             raise ConfigError("forward_cached", "not one cache a layer", got=len(caches), expected=self.config.n_layers)
         start = caches[0].length
-        token = self._token(ids, start)
-        logits = None if token is None else self._step(self, token, caches)
+        host = self._host_ids(ids, start)
+        logits = self._step(self, host, caches, last_only=last_only)
         if logits is None:
-            x = self.model(tensor(checked_ids(ids, self.config, start=start), device=self.device), caches)
+            x = self.model(tensor(np.atleast_2d(host), device=self.device), caches)
             logits = self._logits(x[:, -1:] if last_only else x)
         return logits
 
@@ -382,13 +382,13 @@ class TransformerLM(Module):
             return head.linear(x, operand_dtype=operand)
         return linear(x, head, operand_dtype=operand)
 
-    def _token(self, ids: Ids, start: int) -> int | None:
-        """The id where there is one alone, checked; None for more. A list of it, as decoding has, costs no array."""
+    def _host_ids(self, ids: Ids, start: int) -> int | np.ndarray:
+        """Ids (B, T), checked; one alone is a number. A list of it, as decoding has, costs no array."""
         one = ids[0] if type(ids) is list and len(ids) == 1 else None
         if type(one) is int and 0 <= one < self.config.vocab_size and start < self.config.max_seq_len:
             return one
         host = checked_ids(ids, self.config, start=start)
-        return int(host[0, 0]) if host.size == 1 else None
+        return int(host[0, 0]) if host.size == 1 else host
 
 
 def _modules(module: Module) -> Iterator[Module]:

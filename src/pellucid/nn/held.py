@@ -48,10 +48,17 @@ class HeldMatrix:
     def nbytes(self) -> int:
         return self.values.nbytes + (0 if self.scale is None else self.scale.nbytes)
 
-    def linear(self, x: Tensor, bias: Tensor | None = None, *, operand_dtype: DType | None = None) -> Tensor:
-        """y = x matrix^T + bias; see `ops.held.held_linear`."""
-        x = x if x.dtype is dtypes.float32 else cast(x, dtypes.float32)
-        return held_linear(x, self.values, self.scale, bias, operand_dtype=operand_dtype)
+    def linear(
+        self,
+        x: Tensor,
+        bias: Tensor | None = None,
+        residual: Tensor | None = None,
+        *,
+        operand_dtype: DType | None = None,
+    ) -> Tensor:
+        """y = x matrix^T + bias + residual; see `ops.held.held_linear`."""
+        x = x if x.dtype in (dtypes.float32, operand_dtype) else cast(x, dtypes.float32)
+        return held_linear(x, self.values, self.scale, bias, residual, operand_dtype=operand_dtype)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows by id, in float32."""
@@ -84,7 +91,8 @@ def held_dtype(name: str | DType) -> DType:
 
 
 def hold(matrices: Sequence[Tensor | HeldMatrix], dtype: DType) -> list[HeldMatrix]:
-    """The matrices (all on one device, none held yet), held one behind the other in the order given.
+    """The matrices (all on one device, none held yet), held one behind the other in the order given, then their scales:
+    neighbours that read the same input are one matrix then (`kernels.views.joined`).
 
     Raises ConfigError for numbers that are not finite, with nothing changed.
     """
@@ -95,23 +103,20 @@ def hold(matrices: Sequence[Tensor | HeldMatrix], dtype: DType) -> list[HeldMatr
     if not all(bool(Tensor(kernels.all_finite(a)).item()) for a in arrays):
         hint = "the training diverged; use an earlier checkpoint"
         raise ConfigError("hold_weights", "weights that are not finite numbers", hint=hint)
-    scaled = dtype is dtypes.int8
-    starts, total = [], 0
-    for a in arrays:
-        starts.append(total)
-        total += _room(a.size * dtype.itemsize) + _room(4 * a.shape[0] * scaled)
-    memory = device.allocate(max(total, 1))
-    found = []
-    for a, start in zip(arrays, starts, strict=True):
-        values = Array(memory, a.shape, dtype, None, start // dtype.itemsize)
-        scale = None
+    sizes = [_room(a.size * dtype.itemsize) for a in arrays]
+    scaled, rows = dtype is dtypes.int8, sum(a.shape[0] for a in arrays)
+    memory, found = device.allocate(max(sum(sizes) + 4 * rows * scaled, 1)), []
+    start, row = 0, sum(sizes) // 4  # of the next matrix in bytes, of its scales in numbers
+    for a, size in zip(arrays, sizes, strict=True):
+        values, scale = Array(memory, a.shape, dtype, None, start // dtype.itemsize), None
         if scaled:
-            scale = Array(memory, a.shape[:1], dtypes.float32, None, (start + _room(a.size)) // 4)
+            scale = Array(memory, a.shape[:1], dtypes.float32, None, row)
             for to, source in zip((values, scale), kernels.quantize(a), strict=True):
                 kernels.assign_(to, source)
         else:
             kernels.assign_(values, a)
         found.append(HeldMatrix(values, scale))
+        start, row = start + size, row + a.shape[0]
     return found
 
 

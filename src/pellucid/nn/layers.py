@@ -69,8 +69,7 @@ class Linear(Module):
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         if isinstance(self.weight, HeldMatrix):
-            y = self.weight.linear(x, self.bias, operand_dtype=self.operand_dtype)
-            y = y if residual is None else y + residual
+            y = self.weight.linear(x, self.bias, residual, operand_dtype=self.operand_dtype)
             return y if self.adapter is None else self.adapter(x, y, operand_dtype=self.operand_dtype)
         if self.adapter is not None:
             y = linear(x, self.weight, self.bias, residual=residual, operand_dtype=self.operand_dtype)

@@ -14,10 +14,10 @@ from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ConfigError, DTypeError, ShapeError
 from ..device import Array
+from ..kernels.views import joined
 from ..tape import Op, Tensor
 from .common import cast, floats, reshaped
 from .index import _integers
-from .self_attention import joined
 
 Expert = tuple[Tensor, Tensor, Tensor]
 Change = tuple[Tensor, Tensor]

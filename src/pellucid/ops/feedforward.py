@@ -7,8 +7,9 @@ from math import prod
 from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
+from ..kernels.views import joined
 from ..tape import Op, Tensor
-from .common import joined, linear_gradients, pair, reshaped
+from .common import linear_gradients, pair, reshaped
 from .low_rank import LowRank, check_low_rank, low_gradients, projected
 
 

@@ -35,7 +35,8 @@ def dequantize(values: Tensor, scale: Tensor, *, dtype: DType = dtypes.float32) 
 
 
 class HeldLinear(Op):
-    """y = (x weight^T) scale + bias.   dx = (dy scale) weight, dbias = sum dy; the weight is held and has no gradient.
+    """y = (x weight^T) scale + bias + residual.   dx = (dy scale) weight, dbias = sum dy, dresidual = dy; the weight is
+    held and has no gradient.
 
     x is not kept: nothing but the weight itself is needed for dx   (Dettmers et al. 2023, section 3).
     """
@@ -43,12 +44,21 @@ class HeldLinear(Op):
     saves = ("weight", "scale")
 
     def forward(
-        self, x: Array, bias: Array | None, *, weight: Array, scale: Array | None, operand_dtype: DType | None
+        self,
+        x: Array,
+        bias: Array | None,
+        residual: Array | None,
+        *,
+        weight: Array,
+        scale: Array | None,
+        operand_dtype: DType | None,
     ) -> Array:
-        k, self.shape, self.operand_dtype = self.kernels, x.shape, operand_dtype
+        k, self.shape, self.operand_dtype, self.x_dtype = self.kernels, x.shape, operand_dtype, x.dtype
         self.save(weight=weight, scale=scale)
-        rows = reshaped(k, x, (prod(x.shape[:-1]), x.shape[-1]))
-        y = k.held_linear(rows, weight, scale, bias, operand_dtype=operand_dtype)
+        rows, added = reshaped(k, x, (prod(x.shape[:-1]), x.shape[-1])), None
+        if residual is not None:
+            added = reshaped(k, residual, (rows.shape[0], weight.shape[0]))
+        y = k.held_linear(rows, weight, scale, bias, added, operand_dtype=operand_dtype)
         return reshaped(k, y, (*x.shape[:-1], weight.shape[0]))
 
     def backward(self, dy: Array) -> dict[str, Array | None]:
@@ -56,21 +66,28 @@ class HeldLinear(Op):
         rows = reshaped(k, dy, (prod(dy.shape[:-1]), dy.shape[-1]))
         if self.needs("x"):
             dx = k.held_linear_backward(rows, self.weight, self.scale, operand_dtype=self.operand_dtype)
-            dx = reshaped(k, dx, self.shape)
+            dx = reshaped(k, dx if dx.dtype is self.x_dtype else k.cast(dx, dtype=self.x_dtype), self.shape)
         if self.needs("bias"):
             db = k.sum(rows, axes=(0,), keepdims=False)
-        return {"x": dx, "bias": db}
+        return {"x": dx, "bias": db, "residual": dy}
 
 
 def held_linear(
-    x: Tensor, weight: Array, scale: Array | None, bias: Tensor | None, *, operand_dtype: DType | None = None
+    x: Tensor,
+    weight: Array,
+    scale: Array | None,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    *,
+    operand_dtype: DType | None = None,
 ) -> Tensor:
-    """y = (x weight^T) scale + bias.   x: (..., K) float32, weight: (N, K), y: (..., N)
+    """y = (x weight^T) scale + bias + residual.   x: (..., K) float32 or of the operands' dtype, weight: (N, K), y and
+    residual: (..., N) float32
 
-    operand_dtype: x, and a weight that is no integer, are rounded to it first; sums are float32. Gradients flow to x
-    and bias, through the weight.
+    operand_dtype: x, and a weight that is no integer, are rounded to it first; sums are float32. Gradients flow to x,
+    bias and residual, through the weight.
     """
-    return HeldLinear.apply(x, bias, weight=weight, scale=scale, operand_dtype=operand_dtype)
+    return HeldLinear.apply(x, bias, residual, weight=weight, scale=scale, operand_dtype=operand_dtype)
 
 
 def held_rows(weight: Array, scale: Array | None, ids: Tensor) -> Tensor:

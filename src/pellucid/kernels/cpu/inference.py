@@ -99,29 +99,39 @@ def segment_word(i: int, name: str) -> int:
 
 
 _X, _OUT, _P_DIGITS = (PREPARE.index(name) for name in ("x", "out", "digits"))
-_FROM, _DIGITS = PRODUCT.index("x"), PRODUCT.index("digits")
+_FROM, _DIGITS, _RESIDUAL = (PRODUCT.index(name) for name in ("x", "digits", "residual"))
 _WEIGHT, _SCALE, _BIAS, _Y = (segment_word(0, name) for name in ("weight", "scale", "bias", "y"))
 
 
 def held_linear(
-    x: Array, weight: Array, scale: Array | None = None, bias: Array | None = None, *, operand_dtype: DType | None
+    x: Array,
+    weight: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    *,
+    operand_dtype: DType | None,
 ) -> Array:
-    """y = (x weight^T) scale + bias.   x: (M, K), weight: (N, K) int8, bfloat16 or float32, scale, bias: (N,)
+    """y = (x weight^T) scale + bias + residual.
 
-    operand_dtype: x, and a weight that is no integer, are rounded to it first; sums are float32.
+    x: (M, K) float32 or of the operands' dtype, weight: (N, K) int8, bfloat16 or float32, scale, bias: (N,), residual
+    and y: (M, N) float32. operand_dtype: x, and a weight that is no integer, are rounded to it first; sums are float32.
     """
     if x.rank != 2 or weight.rank != 2 or x.shape[1] != weight.shape[1]:
         got, expected = f"x {x.shape}, weight {weight.shape}", "(M, K) and (N, K)"
         raise ShapeError("held_linear", "the weight does not fit x", got=got, expected=expected)
-    for a in (x, scale, bias):
+    (m, k), n = x.shape, weight.shape[0]
+    if residual is not None and residual.shape != (m, n):
+        raise ShapeError("held_linear", "the residual does not fit the result", got=residual.shape, expected=(m, n))
+    for a in (None if x.dtype is operand_dtype else x, scale, bias, residual):
         if a is not None and a.dtype is not dtypes.float32:
             raise DTypeError("held_linear", "not what it is computed in", got=a.dtype.name, expected="float32")
-    (m, k), n = x.shape, weight.shape[0]
     code = passes(weight.dtype, operand_dtype, isa.current())
     if not 0 < m <= _FEW or not k * n:
-        return _many(x, weight, scale, bias, operand_dtype)
-    x, weight = contiguous(x), contiguous(weight)
-    scale, bias = (None if a is None else contiguous(a) for a in (scale, bias))
+        return _many(x, weight, scale, bias, residual, operand_dtype)
+    x = contiguous(x) if x.dtype is dtypes.float32 else cast(x, dtype=dtypes.float32)
+    weight = contiguous(weight)
+    scale, bias, residual = (None if a is None else contiguous(a) for a in (scale, bias, residual))
     device = x.device
     y = device.empty((m, n), dtypes.float32)
     scratch = device.allocate(m * (4 * k + digits_ir.digits_bytes(k)) + 64)
@@ -131,7 +141,7 @@ def held_linear(
     words[_X], words[_OUT], words[_P_DIGITS] = x.address, scratch.address + m * digits_ir.digits_bytes(k), digits
     pool.run(code.prepare, words.buffer_info()[0], m, m)
     block[_FROM], block[_DIGITS], block[_WEIGHT], block[_Y] = words[_OUT], digits, weight.address, y.address
-    for word, array_ in ((_SCALE, scale), (_BIAS, bias)):
+    for word, array_ in ((_SCALE, scale), (_BIAS, bias), (_RESIDUAL, residual)):
         block[word] = 0 if array_ is None else array_.address
     pool.run(code.product, block.buffer_info()[0], items, max(1, items // 64))
     return y
@@ -163,23 +173,30 @@ def _scaled_rows(lo, hi, x, scale, y, n):
             store(y, j, load(x, j) * load(scale, j - row * n))
 
 
-def _many(x: Array, weight: Array, scale: Array | None, bias: Array | None, operand: DType | None) -> Array:
+def _many(
+    x: Array,
+    weight: Array,
+    scale: Array | None,
+    bias: Array | None,
+    residual: Array | None,
+    operand: DType | None,
+) -> Array:
+    starts, n = None, weight.shape[0]  # what the product starts from, which costs less than a pass behind it
     if weight.dtype.is_float and scale is None:
-        return matmul(x, weight.transpose(), bias, operand_dtype=operand)
-    kind = weight.dtype if weight.dtype.is_float else operand or dtypes.float32
-    y = matmul(x, cast(weight, dtype=kind).transpose(), operand_dtype=operand)
-    n = weight.shape[0]
-    scale_or_y, bias_or_y = (y if a is None else contiguous(a) for a in (scale, bias))
-    _scale_columns(
-        y.shape[0], row_grain(n), y, scale_or_y, bias_or_y, n, scale is not None,
-        bias is not None,
-    )  # fmt: skip
+        starts, bias, residual = (bias, None, residual) if residual is None else (residual, bias, None)
+    if not weight.dtype.is_float:
+        weight = cast(weight, dtype=operand or dtypes.float32)
+    y = matmul(x, weight.transpose(), starts, operand_dtype=operand, result_dtype=dtypes.float32)
+    given = (scale, bias, residual)
+    if any(a is not None for a in given):
+        arrays = [y if a is None else contiguous(a) for a in given]
+        _finish_rows(y.shape[0], row_grain(n), y, *arrays, n, *(a is not None for a in given))
     return y
 
 
 @kernel
-def _scale_columns(lo, hi, y, scale, bias, n, scaled, biased):
-    """y = y scale + bias for rows lo to hi-1."""
+def _finish_rows(lo, hi, y, scale, bias, residual, n, scaled, biased, added):
+    """y = y scale + bias + residual for rows lo to hi-1."""
     for row in range(lo, hi):
         i = row * n
         if scaled:
@@ -188,6 +205,9 @@ def _scale_columns(lo, hi, y, scale, bias, n, scaled, biased):
         if biased:
             for j in range(n):
                 store(y, i + j, load(y, i + j) + load(bias, j))
+        if added:
+            for j in range(n):
+                store(y, i + j, load(y, i + j) + load(residual, i + j))
 
 
 @kernel

@@ -97,7 +97,12 @@ def _dots(e: Floats, source: str) -> Function:
             return f.let(f"sitofp <{n} x i8> {raw} to {e.vector}")
         return element(e.v, f, e.form, source, n, raw)
 
-    together = 2 if source == "bfloat16" else 1  # vectors of numbers that are loaded as one
+    def weights(address: str) -> list[str]:
+        if source == "bfloat16":
+            return e.v.widen_pairs(f, n, f.load(f"<{n} x i32>", address, size))
+        return [converted(f.load(f"<{n} x {stored}>", address, size))]
+
+    together = 2 if source == "bfloat16" else 1  # vectors of weights in a load: those with even and with odd numbers
     step = max(together * n, CACHE_LINE // size)
     whole = f.let(f"and i64 %k, {-step}")
 
@@ -109,14 +114,9 @@ def _dots(e: Floats, source: str) -> Function:
             for here in [f.add(at, part) for part in range(0, step, together * n)]:
                 values = [f.load(e.vector, f.at("%x", f.mul(f.add(here, i * n), 4)), 4) for i in range(together)]
                 if together == 2:
-                    values = [shuffle(f, "float", n, *values, range(i, 2 * n, 2)) for i in range(2)]
+                    values = [shuffle(f, "float", n, values[0], values[1], range(i, 2 * n, 2)) for i in range(2)]
                 for line, sums in zip(lines, total, strict=True):
-                    address = f.at(line, f.mul(here, size))
-                    if together == 2:
-                        weights = e.v.widen_pairs(f, n, f.load(f"<{n} x i32>", address, size))
-                    else:
-                        weights = [converted(f.load(f"<{n} x {stored}>", address, size))]
-                    for value, weight in zip(values, weights, strict=True):
+                    for value, weight in zip(values, weights(f.at(line, f.mul(here, size))), strict=True):
                         sums.set(e.multiply_add(f, value, weight, sums.get()))
         with f.loop(whole, "%k", n) as here:
             mask = e.mask(f, f.sub("%k", here))
