@@ -27,7 +27,7 @@ from .step import StepResult, finish, train_step
 if TYPE_CHECKING:
     from ..kernels.cpu.recording import Recording
 
-MOST_BYTES = 256 << 20  # a step of more takes far longer than its Python
+MOST_BYTES = 1 << 30  # a step of more takes far longer than its Python
 _BEFORE = 2  # steps alike that run as always first: they compile kernels and make what is kept from then on
 _BACKEND = "pellucid.kernels.cpu"
 
