@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..base import dtypes
 from ..base.dtypes import DType
 from ..device import Array
-from .views import joined
+from .views import together
 
 #: Matrices of a layer: q, k, v, o, gate, up, down, in this order.
 MATRICES = 7
@@ -62,13 +62,19 @@ def read_tokens(llama: Llama, ids: Array, *, position: int, last_only: bool) -> 
     turn = {"offset": position, "interleaved": llama.interleaved, "inverse": False}
     how = {"causal": True, "scale": size**-0.5, "dropout": 0.0, "seed": 0, "counter": 0, "operand_dtype": operand}
 
-    def linear(x: Array, first: int, matrices: int = 1, residual: Array | None = None) -> Array:
-        """x times so many matrices from the first on, side by side."""
-        weight, scale = llama.weights[first], scales[first]
-        if matrices > 1:
-            weight = joined(kernels, llama.weights[first : first + matrices])
-            scale = joined(kernels, llama.scales[first : first + matrices]) if llama.scales else None
+    def product(x: Array, weight: Array, scale: Array | None, residual: Array | None = None) -> Array:
         return kernels.held_linear(x, weight, scale, None, residual, operand_dtype=operand)
+
+    def linear(x: Array, number: int, residual: Array | None = None) -> Array:
+        return product(x, llama.weights[number], scales[number], residual)
+
+    def side_by_side(x: Array, first: int, stop: int) -> Array:
+        """x times several matrices: one product where they lie together in memory."""
+        weight = together(llama.weights[first:stop])
+        scale = together(llama.scales[first:stop]) if llama.scales else None
+        if weight is None or (llama.scales and scale is None):
+            return kernels.concatenate([linear(x, number) for number in range(first, stop)], axis=1)
+        return product(x, weight, scale)
 
     def normed(x: Array, norm: Array) -> Array:
         return kernels.rmsnorm(x, norm, eps=llama.eps, result_dtype=operand)[0]
@@ -80,18 +86,18 @@ def read_tokens(llama: Llama, ids: Array, *, position: int, last_only: bool) -> 
         x = kernels.cast(x, dtype=dtypes.float32)
     for i, caches in enumerate(zip(llama.keys, llama.values, strict=True)):
         layer = MATRICES * i  # the number of its first matrix
-        heads_of = _shaped(linear(normed(x, llama.norms[2 * i]), layer, 3), (1, count, every, size))
+        heads_of = _shaped(side_by_side(normed(x, llama.norms[2 * i]), layer, layer + 3), (1, count, every, size))
         turned = kernels.rope(heads_of.slice(2, 0, both), llama.cos, llama.sin, None, **turn)
         new = turned.slice(2, heads, both), heads_of.slice(2, both, every)
         for cache, part in zip(caches, new, strict=True):
             kernels.assign_(cache.slice(0, position, stop), part.select(0, 0))
         seen = [cache.slice(0, 0, stop).unsqueeze(0) for cache in caches]
         a, _ = kernels.attention(turned.slice(2, 0, heads), *seen, None, **how)
-        x = linear(_shaped(a, (count, inner)), layer + 3, residual=x)
-        gate_up = linear(normed(x, llama.norms[2 * i + 1]), layer + 4, 2)
+        x = linear(_shaped(a, (count, inner)), layer + 3, x)
+        gate_up = side_by_side(normed(x, llama.norms[2 * i + 1]), layer + 4, layer + 6)
         hidden = gate_up.shape[1] // 2
         h = kernels.swiglu(gate_up.slice(1, 0, hidden), gate_up.slice(1, hidden, 2 * hidden))
-        x = linear(h, layer + 6, residual=x)
+        x = linear(h, layer + 6, x)
     if last_only:
         x = x.slice(0, count - 1, count)
     return linear(normed(x, llama.norms[-1]), len(llama.weights) - 1)

@@ -1,4 +1,4 @@
-"""Views that need a kernel where memory does not allow them."""
+"""Arrays as one, where memory allows it without a copy."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from typing import Any
 from ..device import Array
 
 
-def joined(kernels: Any, parts: list[Array]) -> Array:
-    """Arrays one behind the other along the first axis: a view where they lie so in memory, else a copy."""
+def together(parts: list[Array]) -> Array | None:
+    """A view of arrays one behind the other along the first axis; None where they do not lie so in memory."""
     first = parts[0]
     end = first.offset
     for part in parts:
         if part.buffer is not first.buffer or part.offset != end or not part.is_contiguous:
-            return kernels.concatenate(parts, axis=0)
+            return None
         end += part.size
     rows = sum(part.shape[0] for part in parts)
     return Array(first.buffer, (rows, *first.shape[1:]), first.dtype, None, first.offset)
+
+
+def joined(kernels: Any, parts: list[Array]) -> Array:
+    """Arrays one behind the other along the first axis: a view where they lie so in memory, else a copy."""
+    view = together(parts)
+    return kernels.concatenate(parts, axis=0) if view is None else view
