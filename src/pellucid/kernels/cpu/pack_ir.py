@@ -3,9 +3,10 @@
     packed a   [panel][step][rows]        packed b   [panel][step][columns]
 
 A panel is `rows` (a) or `columns` (b) lines side by side, one step after another. A step is one k, or for "pairs" two
-neighbouring k as two bfloat16 in 32 bits, which is what the bf16 instruction multiplies; rounding happens here. A
-panel with fewer lines repeats its last one: the surplus results are never stored, so padding never meets real
-numbers. Only the missing half of an odd last pair is zero, in both operands.
+neighbouring k as two bfloat16 in 32 bits, which is what the bf16 instruction multiplies; rounding happens here. What a
+panel with fewer lines has in their place (its last one again, or zeros where the source's lines lie side by side) gives
+results that are never stored, so padding never meets real numbers. The missing half of an odd last pair is zero in both
+operands.
 """
 
 from __future__ import annotations
