@@ -216,6 +216,10 @@ def test_what_does_not_fit() -> None:
     assert str(caught.value) == (
         "held_linear: the weight does not fit x; got x (1, 3), weight (2, 4), expected (M, K) and (N, K)"
     )
+    with pytest.raises(ShapeError, match=r"the residual does not fit the result; got \(1, 3\), expected \(1, 2\)"):
+        held_linear(
+            array(np.ones((1, 4))), array(np.ones((2, 4))), None, None, array(np.ones((1, 3))), operand_dtype=None
+        )
     with pytest.raises(DTypeError, match="held_linear: not what it is computed in; got float64, expected float32"):
         held_linear(array(np.ones((1, 4)), dtypes.float64), array(np.ones((2, 4))), None, None, operand_dtype=None)
     with pytest.raises(DTypeError, match="can't be held; got float16, expected int8, bfloat16 or float32"):

@@ -364,18 +364,17 @@ def _fused() -> list[Case]:
         y[:2, :3], y[3:4, 3:] = a / 2, b / 2
         return y
 
-    def held(x: Tensor, bias: Tensor | None) -> Tensor:
+    def held(x: Tensor, bias: Tensor | None, residual: Tensor | None = None) -> Tensor:
         """Through an int8 matrix with a scale a row."""
         wide = x.dtype if x.dtype.name == "float64" else dtypes.float32
         values = ops.tensor(np.arange(-12, 12).reshape(3, 8) * 5, dtype=dtypes.int8, device=x.device)
         scale = ops.tensor(np.array([0.01, 0.02, 0.005]), dtype=wide, device=x.device)
-        given = None if bias is None else ops.cast(bias, wide)
-        return held_linear(ops.cast(x, wide), values.array, scale.array, given)
+        given = [None if t is None else ops.cast(t, wide) for t in (bias, residual)]
+        return held_linear(ops.cast(x, wide), values.array, scale.array, *given)
 
-    def held_numpy(x: Host, bias: Host | None) -> Host:
-        return x @ (np.arange(-12, 12).reshape(3, 8) * 5 * np.array([[0.01], [0.02], [0.005]])).T + (
-            0 if bias is None else bias
-        )
+    def held_numpy(x: Host, bias: Host | None, residual: Host | None = None) -> Host:
+        y = x @ (np.arange(-12, 12).reshape(3, 8) * 5 * np.array([[0.01], [0.02], [0.005]])).T
+        return y + (0 if bias is None else bias) + (0 if residual is None else residual)
 
     def gated_changed(x: Tensor, gate: Tensor, up: Tensor, low: Tensor, change: Tensor, **how: Any) -> Tensor:
         return ops.gated_linear(x, (gate, up), low_rank=(low, change), **how)
@@ -478,6 +477,7 @@ def _fused() -> list[Case]:
         Case("self_attention biased and changed", changed, (*projections, *offsets, *change)),
         Case("held_linear", held, (normal(2, 5, 8), normal(3)), held_numpy),
         Case("held_linear no bias", held, (normal(5, 8), None), held_numpy),
+        Case("held_linear residual", held, (normal(2, 5, 8), normal(3), normal(2, 5, 3, seed=1)), held_numpy),
         Case("placed", side_by_side, (normal(2, 3), normal(1, 2)), side_by_side_numpy),
         Case("cross_entropy", ops.cross_entropy, (normal(4, 5), targets), _mean_loss),
         Case("cross_entropy weights", loss, (normal(4, 5), targets)),

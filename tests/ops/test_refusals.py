@@ -11,6 +11,7 @@ import pytest
 from pellucid import ops
 from pellucid.base import errors
 from pellucid.base.rng import Generator
+from pellucid.ops.held import held_linear
 from pellucid.tape import Tensor
 
 _ON = {"device": "reference"}
@@ -178,6 +179,16 @@ _REFUSED: list[tuple[Callable[[], Any], str, str]] = [
         lambda: ops.linear(_f(2, 3), _f(4, 3), _f(3)),
         "ShapeError",
         "linear: bias does not fit the weight; got (3,), expected (4,)",
+    ),
+    (
+        lambda: ops.linear(_f(2, 3), _f(4, 3), residual=_f(4)),
+        "ShapeError",
+        "linear: residual does not fit the result; got (4,), expected (2, 4)",
+    ),
+    (
+        lambda: held_linear(_f(2, 3), _f(4, 3).array, None, None, _f(4)),
+        "ShapeError",
+        "held_linear: residual does not fit the result; got (4,), expected (2, 4)",
     ),
     (
         lambda: ops.rmsnorm(_f(2, 3), _f(2)),

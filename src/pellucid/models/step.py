@@ -63,9 +63,8 @@ class Step:
 
         Raises what `filled` raises.
         """
-        count = 1 if isinstance(ids, int) else ids.size
-        several = not isinstance(ids, int) and ids.shape[0] != 1
-        if not self._is_llama or several or model.model.training or state.recording or traces:
+        batch, count = (1, 1) if isinstance(ids, int) else ids.shape
+        if not self._is_llama or batch > 1 or model.model.training or state.recording or traces:
             return None
         bound, position = self._bound.get(caches[0]), caches[0].length
         if bound is None or not _holds(bound, model.model.layers, caches, position, count):

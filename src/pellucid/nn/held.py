@@ -92,7 +92,7 @@ def held_dtype(name: str | DType) -> DType:
 
 def hold(matrices: Sequence[Tensor | HeldMatrix], dtype: DType) -> list[HeldMatrix]:
     """The matrices (all on one device, none held yet), held one behind the other in the order given, then their scales:
-    neighbours that read the same input are one matrix then (`kernels.views.joined`).
+    neighbours that read the same input are one matrix then (`kernels.views.together`).
 
     Raises ConfigError for numbers that are not finite, with nothing changed.
     """

@@ -85,8 +85,11 @@ def held_linear(
     residual: (..., N) float32
 
     operand_dtype: x, and a weight that is no integer, are rounded to it first; sums are float32. Gradients flow to x,
-    bias and residual, through the weight.
+    bias and residual, through the weight. Raises ShapeError for a residual of another shape than y.
     """
+    if residual is not None and residual.shape != (*x.shape[:-1], weight.shape[0]):
+        expected = (*x.shape[:-1], weight.shape[0])
+        raise ShapeError("held_linear", "residual does not fit the result", got=residual.shape, expected=expected)
     return HeldLinear.apply(x, bias, residual, weight=weight, scale=scale, operand_dtype=operand_dtype)
 
 

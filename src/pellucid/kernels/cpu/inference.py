@@ -183,7 +183,7 @@ def _many(
 ) -> Array:
     starts, n = None, weight.shape[0]  # what the product starts from, which costs less than a pass behind it
     if weight.dtype.is_float and scale is None:
-        starts, bias, residual = (bias, None, residual) if residual is None else (residual, bias, None)
+        starts, bias, residual = (bias, None, None) if residual is None else (residual, bias, None)
     if not weight.dtype.is_float:
         weight = cast(weight, dtype=operand or dtypes.float32)
     y = matmul(x, weight.transpose(), starts, operand_dtype=operand, result_dtype=dtypes.float32)
