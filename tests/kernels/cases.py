@@ -574,8 +574,9 @@ for _weight in HELD:
             matrix, scale = _held(d, weight, n, k)
             bias = d.plain(d.random.normal(size=n), dtypes.float32) if m % 2 else None
             residual = d.normal(m, n) if k % 4 else None
-            narrow = operand is not None and n % 3 == 0  # x handed over as products want it
-            x = d.plain(d.random.normal(size=(m, k)), operand) if narrow and operand else d.normal(m, k)
+            x = d.normal(m, k)
+            if operand is not None and n % 3 == 0:  # handed over as products want it
+                x = d.plain(d.random.normal(size=(m, k)), operand)
             return [x, matrix, scale, bias, residual], {"operand_dtype": operand}
 
 

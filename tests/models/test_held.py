@@ -15,7 +15,7 @@ from pellucid.base.rng import Generator
 from pellucid.checkpoint import load_into, write_tensors
 from pellucid.device import pool
 from pellucid.generate import Sampler, generate
-from pellucid.kernels.views import joined
+from pellucid.kernels.views import together
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.nn import HeldMatrix, KVCache, LoraConfig, add_lora, unload_lora
 from pellucid.ops import tensor
@@ -140,7 +140,8 @@ def test_held_matrices_that_read_one_input_are_one_matrix() -> None:
                 held = [p.weight for p in group]
                 parts = [[w.values for w in held], [w.scale for w in held if w.scale is not None]]
                 for arrays in parts if dtype == "int8" else parts[:1]:
-                    joint = joined(model.device.kernels, arrays)
+                    joint = together(arrays)
+                    assert joint is not None
                     assert joint.buffer is arrays[0].buffer
                     rows = np.concatenate([tensor_of(x) for x in arrays])
                     np.testing.assert_array_equal(tensor_of(joint), rows)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..base import dtypes
 from ..base.dtypes import DType
 from ..device import Array
-from .views import together
+from .held import held_rows
+from .views import reshaped, together
 
 #: Matrices of a layer: q, k, v, o, gate, up, down, in this order.
 MATRICES = 7
@@ -79,21 +79,18 @@ def read_tokens(llama: Llama, ids: Array, *, position: int, last_only: bool) -> 
     def normed(x: Array, norm: Array) -> Array:
         return kernels.rmsnorm(x, norm, eps=llama.eps, result_dtype=operand)[0]
 
-    x = kernels.embedding(llama.table, ids)
-    if llama.table_scale is not None:
-        x = kernels.dequantize(x, kernels.embedding(llama.table_scale, ids), dtype=dtypes.float32)
-    elif x.dtype is not dtypes.float32:
-        x = kernels.cast(x, dtype=dtypes.float32)
+    x = held_rows(llama.table, llama.table_scale, ids)
     for i, caches in enumerate(zip(llama.keys, llama.values, strict=True)):
         layer = MATRICES * i  # the number of its first matrix
-        heads_of = _shaped(side_by_side(normed(x, llama.norms[2 * i]), layer, layer + 3), (1, count, every, size))
-        turned = kernels.rope(heads_of.slice(2, 0, both), llama.cos, llama.sin, None, **turn)
-        new = turned.slice(2, heads, both), heads_of.slice(2, both, every)
+        qkv = side_by_side(normed(x, llama.norms[2 * i]), layer, layer + 3)
+        qkv = reshaped(kernels, qkv, (1, count, every, size))
+        turned = kernels.rope(qkv.slice(2, 0, both), llama.cos, llama.sin, None, **turn)
+        new = turned.slice(2, heads, both), qkv.slice(2, both, every)
         for cache, part in zip(caches, new, strict=True):
             kernels.assign_(cache.slice(0, position, stop), part.select(0, 0))
         seen = [cache.slice(0, 0, stop).unsqueeze(0) for cache in caches]
         a, _ = kernels.attention(turned.slice(2, 0, heads), *seen, None, **how)
-        x = linear(_shaped(a, (count, inner)), layer + 3, x)
+        x = linear(reshaped(kernels, a, (count, inner)), layer + 3, x)
         gate_up = side_by_side(normed(x, llama.norms[2 * i + 1]), layer + 4, layer + 6)
         hidden = gate_up.shape[1] // 2
         h = kernels.swiglu(gate_up.slice(1, 0, hidden), gate_up.slice(1, hidden, 2 * hidden))
@@ -101,9 +98,3 @@ def read_tokens(llama: Llama, ids: Array, *, position: int, last_only: bool) -> 
     if last_only:
         x = x.slice(0, count - 1, count)
     return linear(normed(x, llama.norms[-1]), len(llama.weights) - 1)
-
-
-def _shaped(x: Array, shape: tuple[int, ...]) -> Array:
-    found = x.reshape(shape)
-    assert found is not None
-    return found

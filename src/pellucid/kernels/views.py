@@ -1,4 +1,4 @@
-"""Arrays as one, where memory allows it without a copy."""
+"""Arrays in another shape, or several as one: views where memory allows them."""
 
 from __future__ import annotations
 
@@ -23,3 +23,14 @@ def joined(kernels: Any, parts: list[Array]) -> Array:
     """Arrays one behind the other along the first axis: a view where they lie so in memory, else a copy."""
     view = together(parts)
     return kernels.concatenate(parts, axis=0) if view is None else view
+
+
+def reshaped(kernels: Any, x: Array, shape: tuple[int, ...]) -> Array:
+    """Another shape of the same elements: a view where the strides allow it, else a copy."""
+    if x.shape == shape:
+        return x
+    view = x.reshape(shape)
+    if view is None:
+        view = kernels.copy(x).reshape(shape)
+        assert view is not None
+    return view

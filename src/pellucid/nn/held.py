@@ -14,8 +14,9 @@ from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ConfigError
 from ..device import Array, Device
+from ..kernels.held import held_rows
 from ..ops import cast
-from ..ops.held import held_linear, held_rows
+from ..ops.held import held_linear
 from ..tape import Tensor
 
 _ALIGN = 64  # bytes; rows of whole cache lines then start at one
@@ -62,7 +63,7 @@ class HeldMatrix:
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows by id, in float32."""
-        return held_rows(self.values, self.scale, ids)
+        return Tensor(held_rows(self.values, self.scale, ids.array))
 
     def restored(self) -> Tensor:
         """The matrix in float32, as it is multiplied: a new tensor."""

@@ -9,8 +9,9 @@ import numpy as np
 
 from ..base import dtypes, shapes
 from ..base.dtypes import DType
-from ..base.errors import DTypeError
+from ..base.errors import DTypeError, ShapeError
 from ..device import Array
+from ..kernels.views import reshaped
 from ..tape import Tensor, number_tensor
 
 Operand = Tensor | bool | int | float
@@ -111,15 +112,10 @@ def unbroadcast(kernels: Any, dy: Array, shape: tuple[int, ...]) -> Array:
     return reshaped(kernels, total, shape)
 
 
-def reshaped(kernels: Any, x: Array, shape: tuple[int, ...]) -> Array:
-    """Another shape of the same elements: a view where the strides allow it, else a copy."""
-    if x.shape == shape:
-        return x
-    view = x.reshape(shape)
-    if view is None:
-        view = kernels.copy(x).reshape(shape)
-        assert view is not None
-    return view
+def check_residual(where: str, residual: Tensor | None, shape: tuple[int, ...]) -> None:
+    """Raises ShapeError for what can't be added to a result of that shape without being repeated."""
+    if residual is not None and residual.shape != shape:
+        raise ShapeError(where, "residual does not fit the result", got=residual.shape, expected=shape)
 
 
 def zeros_like(kernels: Any, like: Array, shape: tuple[int, ...] | None = None) -> Array:

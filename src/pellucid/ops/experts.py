@@ -14,9 +14,9 @@ from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ConfigError, DTypeError, ShapeError
 from ..device import Array
-from ..kernels.views import joined
+from ..kernels.views import joined, reshaped
 from ..tape import Op, Tensor
-from .common import cast, floats, reshaped
+from .common import cast, floats
 from .index import _integers
 
 Expert = tuple[Tensor, Tensor, Tensor]

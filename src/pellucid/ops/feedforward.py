@@ -7,9 +7,9 @@ from math import prod
 from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
-from ..kernels.views import joined
+from ..kernels.views import joined, reshaped
 from ..tape import Op, Tensor
-from .common import linear_gradients, pair, reshaped
+from .common import linear_gradients, pair
 from .low_rank import LowRank, check_low_rank, low_gradients, projected
 
 

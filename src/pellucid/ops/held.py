@@ -11,8 +11,9 @@ from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
+from ..kernels.views import reshaped
 from ..tape import Op, Tensor
-from .common import reshaped
+from .common import check_residual
 
 
 def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,18 +88,5 @@ def held_linear(
     operand_dtype: x, and a weight that is no integer, are rounded to it first; sums are float32. Gradients flow to x,
     bias and residual, through the weight. Raises ShapeError for a residual of another shape than y.
     """
-    if residual is not None and residual.shape != (*x.shape[:-1], weight.shape[0]):
-        expected = (*x.shape[:-1], weight.shape[0])
-        raise ShapeError("held_linear", "residual does not fit the result", got=residual.shape, expected=expected)
+    check_residual("held_linear", residual, (*x.shape[:-1], weight.shape[0]))
     return HeldLinear.apply(x, bias, residual, weight=weight, scale=scale, operand_dtype=operand_dtype)
-
-
-def held_rows(weight: Array, scale: Array | None, ids: Tensor) -> Tensor:
-    """y[...] = weight[ids[...]] scale[ids[...]] in float32."""
-    kernels = ids.device.kernels
-    found = kernels.embedding(weight, ids.array)
-    if scale is None:
-        return Tensor(found if found.dtype is dtypes.float32 else kernels.cast(found, dtype=dtypes.float32))
-    rows = reshaped(kernels, found, (prod(ids.shape), weight.shape[1]))
-    scales = reshaped(kernels, kernels.embedding(scale, ids.array), (prod(ids.shape),))
-    return Tensor(reshaped(kernels, kernels.dequantize(rows, scales, dtype=dtypes.float32), found.shape))

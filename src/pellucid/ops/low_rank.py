@@ -15,8 +15,9 @@ from typing import Any
 from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
+from ..kernels.views import reshaped
 from ..tape import Op, Tensor, constant
-from .common import narrow, reshaped, zeros_like
+from .common import narrow, zeros_like
 
 LowRank = tuple[Tensor, Tensor]  # low, change
 

@@ -9,8 +9,9 @@ from ..base import shapes
 from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..device import Array
+from ..kernels.views import reshaped
 from ..tape import Op, Tensor
-from .common import floats, linear_gradients, pair, reshaped, unbroadcast
+from .common import check_residual, floats, linear_gradients, pair, unbroadcast
 
 
 class MatMul(Op):
@@ -132,9 +133,7 @@ def linear(
         raise ShapeError("linear", "weight does not fit the input", got=f"x {x.shape}, weight {shape}")
     if bias is not None and bias.array.shape != shape[:1]:
         raise ShapeError("linear", "bias does not fit the weight", got=bias.shape, expected=shape[:1])
-    if residual is not None and residual.shape != (*x.shape[:-1], shape[0]):
-        expected = (*x.shape[:-1], shape[0])
-        raise ShapeError("linear", "residual does not fit the result", got=residual.shape, expected=expected)
+    check_residual("linear", residual, (*x.shape[:-1], shape[0]))
     if operand_dtype is None and x.array.dtype is not weight.array.dtype:  # with it the product rounds both itself
         x, weight = pair("linear", x, weight)
     return Linear.apply(x, weight, bias, residual, operand_dtype=operand_dtype, result_dtype=result_dtype)

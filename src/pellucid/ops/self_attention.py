@@ -13,10 +13,10 @@ from ..base.dtypes import DType
 from ..base.errors import ConfigError, ShapeError
 from ..base.rng import Generator
 from ..device import Array
-from ..kernels.views import joined
+from ..kernels.views import joined, reshaped
 from ..tape import Op, Tensor
 from .attention import check_places
-from .common import linear_gradients, reshaped
+from .common import linear_gradients
 from .low_rank import LowRank, check_low_rank, low_gradients, projected
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from ..base import dtypes, shapes
 from ..base.errors import ShapeError
 from ..device import Array
+from ..kernels.views import reshaped
 from ..tape import Op, Tensor
-from .common import cast, reshaped, unbroadcast
+from .common import cast, unbroadcast
 
 
 class Reshape(Op):

@@ -331,13 +331,11 @@ def _multiply(
             n = f.least(f.sub(b_lines, j), form.columns)
             waiting = f.at(sums, f.mul(f.div(f.sub(j, j0), form.columns), form.rows * sums_row))
             to = f.at(c, f.add(f.mul(i, c_row), f.mul(j, c_column)))
-            with f.when(asks), f.loop(0, m) as line:
-                for here in range(0, sums_row, 64):
-                    v.prefetch(f, f.at(f.at(to, f.mul(line, c_row)), here), for_writing=True)
             given = f.at(start, f.add(f.mul(i, init_row), f.mul(j, init_column)))
-            with f.when(reads), f.loop(0, m) as line:
-                for here in range(0, sums_row, 64):
-                    v.prefetch(f, f.at(f.at(given, f.mul(line, init_row)), here))
+            for wanted, tile, row, writes in ((asks, to, c_row, True), (reads, given, init_row, False)):
+                with f.when(wanted), f.loop(0, m) as line:
+                    for here in range(0, sums_row, 64):
+                        v.prefetch(f, f.at(f.at(tile, f.mul(line, row)), here), for_writing=writes)
             given = f.let(f"select i1 {f.is_('ne', init, 0)}, ptr {given}, ptr null")
             given = f.let(f"select i1 {begins}, ptr {given}, ptr {waiting}")
             to = f.let(f"select i1 {ends}, ptr {to}, ptr {waiting}")

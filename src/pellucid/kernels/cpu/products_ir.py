@@ -97,12 +97,14 @@ def _dots(e: Floats, source: str) -> Function:
             return f.let(f"sitofp <{n} x i8> {raw} to {e.vector}")
         return element(e.v, f, e.form, source, n, raw)
 
+    in_pairs = source == "bfloat16"  # a load is two vectors of weights then: those of even and of odd places
+    together = 2 if in_pairs else 1
+
     def weights(address: str) -> list[str]:
-        if source == "bfloat16":
+        if in_pairs:
             return e.v.widen_pairs(f, n, f.load(f"<{n} x i32>", address, size))
         return [converted(f.load(f"<{n} x {stored}>", address, size))]
 
-    together = 2 if source == "bfloat16" else 1  # vectors of weights in a load: those with even and with odd numbers
     step = max(together * n, CACHE_LINE // size)
     whole = f.let(f"and i64 %k, {-step}")
 
@@ -113,7 +115,7 @@ def _dots(e: Floats, source: str) -> Function:
                 ask_ahead(e, f, f.at(line, f.mul(at, size)))
             for here in [f.add(at, part) for part in range(0, step, together * n)]:
                 values = [f.load(e.vector, f.at("%x", f.mul(f.add(here, i * n), 4)), 4) for i in range(together)]
-                if together == 2:
+                if in_pairs:
                     values = [shuffle(f, "float", n, values[0], values[1], range(i, 2 * n, 2)) for i in range(2)]
                 for line, sums in zip(lines, total, strict=True):
                     for value, weight in zip(values, weights(f.at(line, f.mul(here, size))), strict=True):

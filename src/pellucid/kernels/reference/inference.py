@@ -71,7 +71,8 @@ def _weight(weight: Array, operand_dtype: DType | None, like: np.dtype) -> np.nd
 
 
 def decode_token(llama: Llama, *, token: int, position: int) -> Array:
-    """Logits behind a token, see `read_tokens`.   y: (V,)
+    """Logits behind a token: x = table[token]; for each layer x + attention(rmsnorm(x)), then x + swiglu(rmsnorm(x));
+    y = rmsnorm(x) head^T   (Touvron et al. 2023).   y: (V,)
 
     The caches are filled up to the position, whose rows are written.
     """
