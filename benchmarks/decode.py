@@ -45,7 +45,6 @@ CONTEXT = 128  # tokens in the cache before the first timed one
 PROMPT = 512  # tokens of a prefill
 BLOCK = 32  # tokens of a turn
 AGREEMENT = {"float32": 1e-4, "bfloat16": 3e-2, "int8": 3e-2}  # of logits, as a share of the largest
-BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}  # of a weight
 MODEL = TransformerConfig(
     49152, d_model=576, n_layers=30, n_heads=9, n_kv_heads=3, head_dim=64, d_ff=1536, max_seq_len=2048
 )
@@ -97,9 +96,9 @@ def bandwidth(where: Device) -> float:
     return matrix.nbytes / min(times)
 
 
-def weight_bytes(config: TransformerConfig, width: Width) -> int:
+def weight_bytes(model: TransformerLM) -> int:
     """Bytes of the weights a token reads; the scales of int8, 4 bytes a row, left out."""
-    return config.matmul_parameters() * BYTES[width]
+    return model.config.matmul_parameters() * model.weights_dtype.itemsize
 
 
 def prefill_flops(config: TransformerConfig) -> int:
@@ -205,7 +204,7 @@ def run_decode(options: TrainOptions) -> list[Row]:
                     others.setdefault(name, []).extend(peer.ask("decode", CONTEXT, BLOCK))
         # Other work on the machine only ever lowers a ceiling, so the higher of two is nearer to the truth.
         speed = max(before, bandwidth(where))
-        floor = weight_bytes(model.config, width) / speed
+        floor = weight_bytes(model) / speed
         more = {"tokens/s": 1 / median(times), "CPU ms": 1e3 * median(cpu), "share": floor / median(times)}
         found.append(row("decode", "memory read", "pellucid", [speed / 1e9], unit="GB/s", shape="256 MiB"))
         found += results("decode", times, others, f"{name_of(options)}, after {CONTEXT}", width, floor, more)

@@ -104,10 +104,12 @@ def test_decoding_and_prefill_agree_with_the_definition(tiny, monkeypatch, tmp_p
     assert [row.shape for row in decode.run_prefill(real) if row.what == "prompt"] == ["tiny, 16 tokens"]
 
 
-def test_the_floor_of_decoding_counts_each_weight_once_at_the_width_of_the_operands():
+def test_the_floor_of_decoding_counts_each_weight_once_at_the_width_it_is_held_in():
     norms = TINY.parameter_counts().norms
     for width, size in (("float32", 4), ("bfloat16", 2), ("int8", 1)):
-        assert decode.weight_bytes(TINY, width) == size * (TINY.parameter_counts().total - norms)
+        model = TransformerLM(TINY)
+        model.hold_weights(width)
+        assert decode.weight_bytes(model) == size * (TINY.parameter_counts().total - norms)
 
 
 def test_xor_starts_at_the_loss_of_its_definition(monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pellucid.base.dtypes import bfloat16
+from pellucid.base.dtypes import bfloat16, float32
 from pellucid.base.errors import ConfigError, DataError, DTypeError, ShapeError
 from pellucid.base.rng import Generator
 from pellucid.checkpoint import load_into, write_tensors
@@ -18,7 +18,7 @@ from pellucid.generate import Sampler, generate
 from pellucid.kernels.views import together
 from pellucid.models import TransformerConfig, TransformerLM
 from pellucid.nn import HeldMatrix, KVCache, LoraConfig, add_lora, unload_lora
-from pellucid.ops import tensor
+from pellucid.ops import cast, tensor
 from pellucid.ops.held import dequantize, quantize
 from pellucid.optim import AdamW
 from pellucid.tape import Parameter, no_grad
@@ -351,6 +351,41 @@ def test_what_needs_the_float32_weights_says_so(tmp_path: Path) -> None:
     assert str(caught.value) == f"parameters: {REFUSAL}"
     assert not (tmp_path / "model.safetensors").exists()
     assert model.training is False
+
+
+def round_to_bfloat16(model: TransformerLM) -> None:
+    for p in model.parameters():
+        if p.ndim == 2:
+            model.device.kernels.assign_(p.array, cast(cast(p.detach(), bfloat16), float32).array)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_float32_numbers_that_are_bfloat16s_are_held_in_its_room(name: str) -> None:
+    model, held, narrow, ids = build(name), build(name), build(name), ids_of(1, 12)
+    for m in (model, held, narrow):
+        round_to_bfloat16(m)
+    assert held.hold_weights("float32") == narrow.hold_weights("bfloat16")
+    assert held.weights_dtype is bfloat16
+    assert np.abs(logits(held, ids) - logits(model, ids)).max() < 2e-6
+    with no_grad():
+        caches = held.new_caches()
+        found = np.concatenate([held.forward_cached(ids[0, i : i + 1], caches).numpy()[0] for i in range(12)])
+    assert np.abs(found - logits(model, ids)[0]).max() < 2e-6
+    held.restore_weights()
+    for p, q in zip(held.parameters(), model.parameters(), strict=True):
+        assert np.array_equal(p.detach().numpy(), q.detach().numpy())
+
+
+def test_one_other_number_keeps_float32() -> None:
+    model = build()
+    round_to_bfloat16(model)
+    table = model.model.embed_tokens.weight
+    assert isinstance(table, Parameter)
+    values = table.detach().numpy().copy()
+    values[-1, -1] = 1 + 2**-8
+    model.device.kernels.assign_(table.array, tensor(values).array)
+    model.hold_weights("float32")
+    assert model.weights_dtype is float32
 
 
 def test_what_can_not_be_held() -> None:

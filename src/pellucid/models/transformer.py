@@ -311,7 +311,8 @@ class TransformerLM(Module):
 
     def hold_weights(self, dtype: str | DType) -> int:
         """Holds every matrix in "int8", "bfloat16" or "float32" for inference, in one stretch of memory; returns the
-        bytes of all weights then. Norms and biases stay float32; a mixture of experts keeps float32 weights as they are
+        bytes of all weights then. Numbers that bfloat16 holds all as they are, as those of models published in it, take
+        its room for float32 too. Norms and biases stay float32; a mixture of experts keeps float32 weights as they are
         and refuses narrower ones.
 
         It is one way: the parameters are gone, and training, saving or exporting this model raises ConfigError; an

@@ -1,5 +1,6 @@
 """Weights held for inference: each matrix of a model in int8 with a scale a row, in bfloat16, or in float32, all in one
-stretch of memory in the order a step reads them.
+stretch of memory in the order a step reads them. Models are mostly published in bfloat16: held in float32, they are the
+same numbers in half of the memory.
 
 It is one way. The float32 weights are gone, so what needs them (training, saving, export, merging) asks for the
 parameters and gets an error instead of rounded numbers. Adapters are trained through held weights (`add_lora`).
@@ -93,7 +94,8 @@ def held_dtype(name: str | DType) -> DType:
 
 def hold(matrices: Sequence[Tensor | HeldMatrix], dtype: DType) -> list[HeldMatrix]:
     """The matrices (all on one device, none held yet), held one behind the other in the order given, then their scales:
-    neighbours that read the same input are one matrix then (`kernels.views.together`).
+    neighbours that read the same input are one matrix then (`kernels.views.together`). In bfloat16 for float32 where
+    that holds every number of theirs.
 
     Raises ConfigError for numbers that are not finite, with nothing changed.
     """
@@ -104,6 +106,8 @@ def hold(matrices: Sequence[Tensor | HeldMatrix], dtype: DType) -> list[HeldMatr
     if not all(bool(Tensor(kernels.all_finite(a)).item()) for a in arrays):
         hint = "the training diverged; use an earlier checkpoint"
         raise ConfigError("hold_weights", "weights that are not finite numbers", hint=hint)
+    if dtype is dtypes.float32 and all(_fits(a, dtypes.bfloat16) for a in arrays):
+        dtype = dtypes.bfloat16
     sizes = [_room(a.size * dtype.itemsize) for a in arrays]
     scaled, rows = dtype is dtypes.int8, sum(a.shape[0] for a in arrays)
     memory, found = device.allocate(max(sum(sizes) + 4 * rows * scaled, 1)), []
@@ -119,6 +123,14 @@ def hold(matrices: Sequence[Tensor | HeldMatrix], dtype: DType) -> list[HeldMatr
         found.append(HeldMatrix(values, scale))
         start, row = start + size, row + a.shape[0]
     return found
+
+
+def _fits(a: Array, dtype: DType) -> bool:
+    """Whether a dtype holds every number of an array as it is."""
+    kernels = a.device.kernels
+    rounded = kernels.cast(kernels.cast(a, dtype=dtype), dtype=a.dtype)
+    same = kernels.min(kernels.eq(a, rounded), axes=tuple(range(a.rank)), keepdims=False)
+    return bool(Tensor(same).item())
 
 
 def _room(nbytes: int) -> int:
