@@ -28,6 +28,7 @@ from pellucid.device import Array, Buffer, HostDevice, cpu, pool
 from pellucid.device.cpu import view
 from pellucid.kernels.cpu import cache, gemm_ir, gemm_plan, gemv_ir, ir, isa, pack_ir, tiles_ir
 from pellucid.kernels.cpu.matmul import matmul
+from pellucid.kernels.cpu.memory import cast, copy
 from pellucid.kernels.cpu.vectors_ir import Format
 
 Host = np.ndarray[Any, Any]
@@ -98,6 +99,20 @@ def test_odd_sizes(path: isa.Isa, packing: None, rng: np.random.Generator, dtype
         check(numbers(rng, (m, k), dtype), numbers(rng, (k, n), dtype))
     for m, k, n in zip(SIZES, SIZES[::-1], SIZES[3:] + SIZES[:3], strict=True):
         check(numbers(rng, (m, k), dtype), numbers(rng, (k, n), dtype))
+
+
+@pytest.mark.parametrize("operand", [None, BF16], ids=["plain", "rounded"])
+@pytest.mark.parametrize("dtype", dtypes.FLOATS, ids=lambda d: d.name)
+def test_whole_numbers_are_what_they_are_as_floats(
+    path: isa.Isa, packing: None, rng: np.random.Generator, dtype: DType, operand: DType | None
+) -> None:
+    for m, k, n in ((1, 70, 65), (7, 65, 1), (6, 13, 17), (65, 100, 130), (33, 0, 5), (20, 1600, 70)):
+        a, whole = numbers(rng, (m, k), dtype), cpu.upload(rng.integers(-127, 128, (n, k)), dtypes.int8)
+        for b in (whole.transpose(), copy(whole.transpose())):
+            found, wanted = check(a, b, operand=operand), matmul(a, cast(b, dtype=dtype), operand_dtype=operand)
+            assert found.dtype is wanted.dtype
+            if min(m, n) > 1:  # a vector's sums are made in another order from each dtype
+                assert view(found).tobytes() == view(wanted).tobytes()
 
 
 @pytest.mark.parametrize("operand", [None, BF16], ids=["plain", "rounded"])
@@ -424,7 +439,7 @@ def test_neon_code_multiplies_and_adds_in_one_instruction() -> None:
     assert body.count("fmla\t") >= form.rows * neon.vectors
     assert "bl\tfma" not in assembly
     assert "fmla\t" in machine.emit_assembly(ir.optimise(gemm_ir.direct_text(form), machine))
-    for source, name in itertools.product(("float32", "bfloat16", "float16"), ("float32", "rounded")):
+    for source, name in itertools.product(("float32", "bfloat16", "float16", "int8"), ("float32", "rounded")):
         form = Format(name, neon)
         for text in (pack_ir.packing_text(form, source), gemv_ir.vector_text(form, source)):
             assert ".globl" in machine.emit_assembly(ir.optimise(text, machine))
@@ -443,7 +458,7 @@ def test_code_for_tile_registers_multiplies_in_one_instruction() -> None:
     assert assembly.count("ldtilecfg\t") == assembly.count("tilerelease") == 1
     direct = machine.emit_assembly(ir.optimise(gemm_ir.direct_text(form), machine))
     assert direct.split("tile_2x2:")[1].split(".cfi_endproc")[0].count("tdpbf16ps\t") == 4
-    for source in ("float32", "bfloat16", "float16"):
+    for source in ("float32", "bfloat16", "float16", "int8"):
         assert ".globl" in machine.emit_assembly(ir.optimise(tiles_ir.packing_text(form, source), machine))
 
 
@@ -470,7 +485,7 @@ def test_pairs_are_not_multiplied_where_that_is_slow(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("along", ["lines", "k", "neither"])
-@pytest.mark.parametrize("source", dtypes.FLOATS, ids=lambda d: d.name)
+@pytest.mark.parametrize("source", [*dtypes.FLOATS, dtypes.int8], ids=lambda d: d.name)
 def test_panels(path: isa.Isa, rng: np.random.Generator, source: DType, along: str) -> None:
     """A packed panel holds its lines side by side, step after step, whatever way they lie, and nothing outside of the
     panels is written."""
@@ -479,7 +494,7 @@ def test_panels(path: isa.Isa, rng: np.random.Generator, source: DType, along: s
     kind = np.float64 if form.accumulator == "double" else np.float32
     for side, width in (("a", form.rows), ("b", form.columns)):
         for lines, k in ((width, 16), (3 * width + 1, 41), (2 * width - 1, 8), (width + 8, 24), (1, 3)):
-            x = rng.standard_normal((lines, k)).astype(source.numpy)
+            x = (9 * rng.standard_normal((lines, k))).astype(source.numpy)
             held = {"lines": x.T.copy().T, "k": x, "neither": np.repeat(x, 2, axis=1).repeat(2, axis=0)[::2, ::2]}[
                 along
             ]

@@ -18,7 +18,7 @@ _READS = ("address", "memory")
 _BOUNDARIES = {
     ("pellucid.models.placed", "checked_ids"): {"download"},  # ids are checked against the vocabulary
     ("pellucid.models.routing", "of"): {"download"},  # loads and losses for the metrics, where somebody asks
-    ("pellucid.nn.held", "hold"): {"item"},  # weights that are not finite are refused
+    ("pellucid.nn.held", "_is_true"): {"item"},  # weights are looked at once, before they are held
     ("pellucid.ops.create", "tensor"): {"download"},  # a copy of a tensor from any device
     ("pellucid.ops.create", "from_numpy"): {"adopt"},  # shares memory by intent
     ("pellucid.ops.common", "scalar"): {"item"},  # of a NumPy number, never of a tensor

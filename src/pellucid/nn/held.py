@@ -103,7 +103,7 @@ def hold(matrices: Sequence[Tensor | HeldMatrix], dtype: DType) -> list[HeldMatr
     assert len(arrays) == len(matrices)
     device = arrays[0].device
     kernels = device.kernels
-    if not all(bool(Tensor(kernels.all_finite(a)).item()) for a in arrays):
+    if not all(_is_true(kernels.all_finite(a)) for a in arrays):
         hint = "the training diverged; use an earlier checkpoint"
         raise ConfigError("hold_weights", "weights that are not finite numbers", hint=hint)
     if dtype is dtypes.float32 and all(_fits(a, dtypes.bfloat16) for a in arrays):
@@ -129,8 +129,12 @@ def _fits(a: Array, dtype: DType) -> bool:
     """Whether a dtype holds every number of an array as it is."""
     kernels = a.device.kernels
     rounded = kernels.cast(kernels.cast(a, dtype=dtype), dtype=a.dtype)
-    same = kernels.min(kernels.eq(a, rounded), axes=tuple(range(a.rank)), keepdims=False)
-    return bool(Tensor(same).item())
+    return _is_true(kernels.min(kernels.eq(a, rounded), axes=tuple(range(a.rank)), keepdims=False))
+
+
+def _is_true(answer: Array) -> bool:
+    """A kernel's answer, shape (), on the host."""
+    return bool(Tensor(answer).item())
 
 
 def _room(nbytes: int) -> int:

@@ -1,8 +1,8 @@
 """Matrices held for inference: int8 rows and back, and the linear map of one.
 
 A few rows of x (a decode step) take the passes of `products_ir.py`, which read the matrix once. Many rows (a prompt)
-take the matrix product: int8 is a whole number in bfloat16 and in float32, so the weights become operands without an
-error, and the scales go into the result.
+take the matrix product: int8 is a whole number in bfloat16 and in float32, so packing makes operands of the weights
+without an error, and the scales go into the result.
 """
 
 from __future__ import annotations
@@ -160,8 +160,6 @@ def held_linear_backward(dy: Array, weight: Array, scale: Array | None = None, *
         (m, n), dy, scale = dy.shape, contiguous(dy), contiguous(scale)
         scaled = dy.device.empty((m, n), dtypes.float32)
         _scaled_rows(m, row_grain(n), dy, scale, scaled, n)
-    if not weight.dtype.is_float:  # whole numbers of 8 bits are operands of either format without an error
-        weight = cast(weight, dtype=operand_dtype or dtypes.float32)
     return matmul(scaled, weight, operand_dtype=operand_dtype, result_dtype=dtypes.float32)
 
 
@@ -184,8 +182,6 @@ def _many(
     starts, n = None, weight.shape[0]  # what the product starts from, which costs less than a pass behind it
     if weight.dtype.is_float and scale is None:
         starts, bias, residual = (bias, None, None) if residual is None else (residual, bias, None)
-    if not weight.dtype.is_float:
-        weight = cast(weight, dtype=operand or dtypes.float32)
     y = matmul(x, weight.transpose(), starts, operand_dtype=operand, result_dtype=dtypes.float32)
     given = (scale, bias, residual)
     if any(a is not None for a in given):

@@ -39,7 +39,7 @@ def matmul(
     result_dtype: DType | None = None,
 ) -> Array:
     """y = a @ b + bias.   a: (..., M, K), b: (..., K, N), batch axes broadcast, any strides; bias: (N,), or
-    (M, N) where that is the shape of y.
+    (M, N) where that is the shape of y. b may be int8, which is whole numbers: weights that are held.
 
     The result has the dtype in which a and b are computed together; narrow floats are accumulated in float32.
     operand_dtype: bfloat16 rounds a and b to it while packing (mixed precision); sums stay float32.
@@ -47,7 +47,7 @@ def matmul(
 
     Raises:
         ShapeError: axes that do not fit.
-        DTypeError: a dtype that is not a float, an operand_dtype other than bfloat16, float64 sums rounded to less.
+        DTypeError: other dtypes that are no floats, an operand_dtype other than bfloat16, float64 sums rounded to less.
     """
     about_bias = None
     if bias is not None:
@@ -166,7 +166,7 @@ def _checked_plan(
 
 def _format(a: DType, b: DType, operand: DType | None, path: isa.Isa) -> Format:
     """The packed format in which operands are multiplied."""
-    for dtype in (a, b):
+    for dtype in (a, dtypes.float32 if b is dtypes.int8 else b):
         if not dtype.is_float:
             expected = ", ".join(d.name for d in dtypes.FLOATS)
             raise DTypeError(

@@ -41,11 +41,13 @@ def _is_woven(form: Format, width: int) -> bool:
 
 
 def element(v: Vectors, f: Function, form: Format, source: str, n: int, raw: str) -> str:
-    """n stored elements in the packed format's element: accumulator values, or bfloat16 bits."""
-    if form.name in ("float32", "float64"):
+    """n stored elements in the packed format's element: accumulator values, or bfloat16 bits. Whole numbers of 8 bits
+    are bfloat16's as they are."""
+    as_bits = form.name in ("pairs", "tiles")
+    if form.name in ("float32", "float64") or (source == "int8" and not as_bits):
         return v.widen(f, source, n, raw, form.accumulator)
     bits = raw if source == "bfloat16" else v.to_bfloat16(f, n, v.widen(f, source, n, raw, "float"))
-    return bits if form.name in ("pairs", "tiles") else v.widen(f, "bfloat16", n, bits, form.accumulator)
+    return bits if as_bits else v.widen(f, "bfloat16", n, bits, form.accumulator)
 
 
 def _pack_some(v: Vectors, form: Format, source: str, width: int, side: str) -> Function:
@@ -110,7 +112,8 @@ def _woven_lines(f: Function, unit: str, n: int, lines: list[str]) -> list[str]:
 def _woven_steps(f: Function, stored: str, n: int, width: int, steps: list[str]) -> list[str]:
     """What steps of `width` lines are in a panel, as vectors of n elements that are not converted yet; steps: vectors
     of more lines than that, as many steps as fill whole vectors."""
-    taken, register = _lines_taken(width), 64 // SIZE[stored]
+    taken = _lines_taken(width)
+    register = min(64 // SIZE[stored], len(steps) * taken)
     each = register // taken  # steps in a register
     joined, count = steps, taken
     while count < register:

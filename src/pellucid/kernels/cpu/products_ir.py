@@ -93,8 +93,6 @@ def _dots(e: Floats, source: str) -> Function:
     size = SIZE[stored]
 
     def converted(raw: str) -> str:
-        if source == "int8":
-            return f.let(f"sitofp <{n} x i8> {raw} to {e.vector}")
         return element(e.v, f, e.form, source, n, raw)
 
     in_pairs = source == "bfloat16"  # a load is two vectors of weights then: those of even and of odd places

@@ -127,6 +127,8 @@ class Vectors:
             value, stored = self._float(f, n, self._same(f, "shl", "i32", n, bits, 16)), "float"
         elif source == "float16":
             value, stored = self._half_to_float(f, n, value), "float"
+        elif source == "int8":
+            value, stored = f.let(f"sitofp <{n} x i8> {value} to <{n} x float>"), "float"
         else:
             stored = STORAGE[source]
         if stored == kind:

@@ -20,9 +20,9 @@ def matmul(
     result_dtype: DType | None = None,
 ) -> Array:
     """y = a @ b + bias.   a: (..., M, K), b: (..., K, N), batch axes broadcast, any strides; bias: (N,), or
-    (M, N) where that is the shape of y.
+    (M, N) where that is the shape of y. b may be int8, which is whole numbers: weights that are held.
 
-    One dtype for all; narrow floats are accumulated in float32. operand_dtype: a and b are rounded to it first
+    One dtype for all else; narrow floats are accumulated in float32. operand_dtype: a and b are rounded to it first
     (bfloat16 for mixed precision), sums and result keep the dtype of `a`. result_dtype: of the result instead.
     """
     left, right = rounded(read(a), operand_dtype), rounded(read(b), operand_dtype)
