@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 from collections.abc import Iterator
 from dataclasses import replace
@@ -56,7 +57,12 @@ def test_any_size(path: isa.Isa, dtype: DType, operand: DType | None) -> None:
         (1, 576, 300),
         (3, 130, 31),
         (4, 1001, 3),
+        (5, 130, 31),
+        (8, 600, 50),
         (9, 70, 33),
+        (16, 65, 40),
+        (32, 64, 9),
+        (33, 70, 33),
     ):
         matrix, scale, numbers = held(rng, dtype, n, k)
         x = rng.normal(size=(m, k)).astype(np.float32)
@@ -85,11 +91,11 @@ def test_numbers_of_very_different_size_keep_their_places(path: isa.Isa) -> None
 def test_special_numbers(path: isa.Isa, dtype: DType) -> None:
     rng = np.random.default_rng(2)
     matrix, scale, numbers = held(rng, dtype, 20, 70)
-    for value in (np.inf, -np.inf, np.nan, 0.0, 1e-42, 1e30):
+    for value, rows in itertools.product((np.inf, -np.inf, np.nan, 0.0, 1e-42, 1e30), (2, 5)):
         for place in (None, 69):  # everywhere, or the last one
-            x = np.full((2, 70), value, np.float32)
+            x = np.full((rows, 70), value, np.float32)
             if place is not None:
-                x = rng.normal(size=(2, 70)).astype(np.float32)
+                x = rng.normal(size=(rows, 70)).astype(np.float32)
                 x[0, place] = value
             with np.errstate(all="ignore"):
                 want = (x.astype(np.float64) @ numbers.T).astype(np.float32)
@@ -144,9 +150,9 @@ def guarded() -> Iterator[Guarded]:
 @pytest.mark.parametrize("dtype", HELD, ids=lambda d: d.name)
 def test_nothing_behind_the_arrays_is_read(path: isa.Isa, guarded: Guarded, dtype: DType) -> None:
     rng = np.random.default_rng(3)
-    for k, n in ((1, 1), (65, 3), (100, 18), (127, 33)):
+    for rows, (k, n) in itertools.product((1, 6), ((1, 1), (65, 3), (100, 18), (127, 33))):
         matrix, scale, _ = held(rng, dtype, n, k)
-        x, bias = array(rng.normal(size=(1, k))), array(rng.normal(size=n))
+        x, bias = array(rng.normal(size=(rows, k))), array(rng.normal(size=n))
         want = cpu.download(held_linear(x, matrix, scale, bias, operand_dtype=None))
         scale = None if scale is None else guarded.place(scale)
         parts = (guarded.place(x), guarded.place(matrix), scale, guarded.place(bias))
@@ -187,6 +193,26 @@ def test_a_step_has_the_same_bits_on_any_number_of_threads(path: isa.Isa, dtype:
     finally:
         pool.set_threads(before)
     assert found.count(found[0]) == len(found)
+
+
+@pytest.mark.parametrize("dtype", HELD, ids=lambda d: d.name)
+def test_rows_have_the_same_bits_beside_others_and_on_any_number_of_threads(path: isa.Isa, dtype: DType) -> None:
+    """One row of int8 apart, which is multiplied as digits where there are instructions for them."""
+    rng, before = np.random.default_rng(5), pool.threads()
+    matrix, scale, _ = held(rng, dtype, 300, 200)
+    x, least = rng.normal(size=(16, 200)), products_ir.rows_together(path) if dtype is dtypes.int8 else 1
+    try:
+        found = []
+        for count in (1, 2, 5):
+            pool.set_threads(count)
+            found.append(cpu.download(held_linear(array(x), matrix, scale, operand_dtype=None)))
+    finally:
+        pool.set_threads(before)
+    for other in found[1:]:
+        assert np.array_equal(other, found[0])
+    for rows in range(least, 16):
+        got = cpu.download(held_linear(array(x[:rows]), matrix, scale, operand_dtype=None))
+        assert np.array_equal(got, found[0][:rows])
 
 
 def test_what_does_not_fit() -> None:

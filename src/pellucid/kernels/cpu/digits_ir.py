@@ -124,14 +124,14 @@ def digit_dots(e: Floats, f: Function) -> None:
     unit = splat(f, "float", f.load("float", "%digits", 4), 4)
     sums_of, streams = (_bytes, STREAMS) if scheme is _BYTES else (_halves, STREAMS // 2)  # short vectors are few
 
-    def in_floats(lines: list[str]) -> list[str]:
+    def in_floats(lines: list[str]) -> list[list[str]]:
         found = []
         for totals in sums_of(e, f, lines, scheme):
             value, *others = [f.let(f"sitofp <{e.n} x i32> {total} to {e.vector}") for total in totals]
             for d, digit in enumerate(others):
                 value = e.multiply_add(f, digit, e.number(float(1 << (scheme.bits * (d + 1)))), value)
             found.append(value)
-        return found
+        return [found]
 
     line_sums(e, f, streams, in_floats, unit)
 

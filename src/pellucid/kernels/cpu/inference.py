@@ -1,8 +1,8 @@
 """Matrices held for inference: int8 rows and back, and the linear map of one.
 
-A few rows of x (a decode step) take the passes of `products_ir.py`, which read the matrix once. Many rows (a prompt)
-take the matrix product: int8 is a whole number in bfloat16 and in float32, so packing makes operands of the weights
-without an error, and the scales go into the result.
+A few rows of x (a decode step, several texts, a short prompt) take the passes of `products_ir.py`, which read the
+matrix as it lies. Many rows take the matrix product: int8 is a whole number in bfloat16 and in float32, so packing
+makes operands of the weights without an error, and the scales go into the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from .products_ir import LINES, PREPARE, PRODUCT, SEGMENT, SEGMENTS
 from .rows import row_grain
 from .vectors_ir import Format
 
-_FEW = 4  # rows of x that read the matrix in turns
+_FEW = 16  # rows of x at most for which the matrix is read as it lies, not packed
+_FEW_WIDE = 32  # the same with vectors of a cache line, where products have no tile registers
+_PREPARED = 4  # rows of x that one thread prepares: sharing them out would cost more
 _ITEM_BYTES = 192 << 10  # of weights in an item of work, about: some microseconds
 _NEVER = 1 << 62  # where a matrix that is not there would start
 
@@ -126,8 +128,10 @@ def held_linear(
     for a in (None if x.dtype is operand_dtype else x, scale, bias, residual):
         if a is not None and a.dtype is not dtypes.float32:
             raise DTypeError("held_linear", "not what it is computed in", got=a.dtype.name, expected="float32")
-    code = passes(weight.dtype, operand_dtype, isa.current())
-    if not 0 < m <= _FEW or not k * n:
+    path = isa.current()
+    code = passes(weight.dtype, operand_dtype, path)
+    few = _FEW_WIDE if path.vector == 64 and not path.tiles else _FEW
+    if not 0 < m <= few or not k * n:
         return _many(x, weight, scale, bias, residual, operand_dtype)
     x = contiguous(x) if x.dtype is dtypes.float32 else cast(x, dtype=dtypes.float32)
     weight = contiguous(weight)
@@ -137,9 +141,10 @@ def held_linear(
     scratch = device.allocate(m * (4 * k + digits_ir.digits_bytes(k)) + 64)
     blank, product, items = _blank(k, n, weight.dtype.itemsize, m, pool.threads())
     words, block = blank[:], product[:]
-    digits = scratch.address if code.digits and digits_ir.fits_digits(k) else 0
+    alone = m < products_ir.rows_together(path)
+    digits = scratch.address if alone and code.digits and digits_ir.fits_digits(k) else 0
     words[_X], words[_OUT], words[_P_DIGITS] = x.address, scratch.address + m * digits_ir.digits_bytes(k), digits
-    pool.run(code.prepare, words.buffer_info()[0], m, m)
+    pool.run(code.prepare, words.buffer_info()[0], m, _PREPARED)
     block[_FROM], block[_DIGITS], block[_WEIGHT], block[_Y] = words[_OUT], digits, weight.address, y.address
     for word, array_ in ((_SCALE, scale), (_BIAS, bias), (_RESIDUAL, residual)):
         block[word] = 0 if array_ is None else array_.address
