@@ -63,10 +63,7 @@ def _look_up(e: Floats) -> Function:
         with f.when(f.is_("eq", itemsize, SIZE[stored])), f.loop(0, width, e.n) as i:
             mask = e.mask(f, f.sub(width, i))
             raw = e.v.load_masked(f, stored, e.n, f.at(row, f.mul(i, SIZE[stored])), mask)
-            if source == "int8":
-                value = f.let(f"sitofp <{e.n} x i8> {raw} to {e.vector}")
-            else:
-                value = e.v.widen(f, source, e.n, raw, "float")
+            value = e.v.widen(f, source, e.n, raw, "float")
             e.store(f, e.op(f, "fmul", value, unit), x, i, mask)
     return f
 
